@@ -1,0 +1,1 @@
+"""A fake engine with planted acceptance, cost, capacity and failures."""
