@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from .records import Command, Evidence, Exit, Launch, Listener, Record, Status
+from .target import Target
 
 
 class Service(Record, frozen=True):
@@ -32,6 +33,8 @@ class Supervisor(Protocol):
 
     target_name: str
     """The TARGET as the user wrote it."""
+    target: Target
+    """The host it runs on; ``target.forward(port)`` reaches the service's port."""
 
     def service(self) -> Service:
         """Read the service as it stands; touches nothing."""
