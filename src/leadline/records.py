@@ -430,6 +430,24 @@ class Verdict(Record, frozen=True):
     warnings: tuple[str, ...] = ()
 
 
+class Progress(Record, frozen=True):
+    """What a running campaign is doing right now; shown, never journaled."""
+
+    phase: str
+    """``plan``, ``start``, ``load``, ``warm up``, ``measure``, ``stop``, ``decide``, ``verdict``, ``restore``."""
+    message: str = ""
+    trial: int = 0
+    launches_planned: int = 0
+    candidate: Candidate | None = None
+    level: Level | None = None
+    block: int = 0
+    blocks: int = 0
+    fraction: float | None = None
+    """Of the load, where the engine's log tells it."""
+    elapsed_s: float = 0.0
+    remaining_s: float | None = None
+
+
 # -- events of the journal -------------------------------------------------------------------------------------------
 
 
@@ -530,6 +548,8 @@ class Observed(Event, frozen=True, tag="observed"):
     capacity: Capacity
     counters: tuple[tuple[str, float], ...] = ()
     memory_bytes: int | None = None
+    stops: tuple[tuple[Level, str], ...] = ()
+    """Why each level ended: ``precision``, ``blocks`` (as many as planned) or ``time``."""
 
 
 class Restored(Event, frozen=True, tag="restored"):

@@ -1,8 +1,4 @@
-"""What the engine says about itself: endpoints and counters around a run.
-
-:class:`Snapshot` is one reading; :func:`snapshot` takes it over HTTP on a forwarded port.  Evidence after a failure
-(logs, unit, kernel) is gathered by the supervisor that ran the launch.
-"""
+"""The engine's own endpoints, read over HTTP on a forwarded port (never the load: that is :mod:`leadline.stream`)."""
 
 from __future__ import annotations
 
