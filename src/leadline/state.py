@@ -54,6 +54,7 @@ class Trial(Record, frozen=True):
     launch: Launch | None = None
     argv: tuple[str, ...] = ()
     load_s: float | None = None
+    ready_at_s: float | None = None
     reported: Reported | None = None
     blocks: tuple[BlockResult, ...] = ()
     observed: Observed | None = None
@@ -62,6 +63,8 @@ class Trial(Record, frozen=True):
     down_s: float | None = None
     exit: Exit | None = None
     ended: bool = False
+    ended_at_s: float | None = None
+    """When the trial was restored, failed or written off, whichever the journal says last."""
 
     @property
     def open(self) -> bool:
@@ -196,15 +199,15 @@ def _on_trial(
         case Deployed():
             trial = replace(trial, launch=event.launch, argv=event.argv)
         case Ready():
-            trial = replace(trial, load_s=event.load_s, reported=event.reported)
+            trial = replace(trial, load_s=event.load_s, ready_at_s=event.at_s, reported=event.reported)
         case Failed():
-            trial = replace(trial, failed=event)
+            trial = replace(trial, failed=event, ended_at_s=event.at_s)
         case Abandoned():
-            trial = replace(trial, abandoned=event)
+            trial = replace(trial, abandoned=event, ended_at_s=event.at_s)
         case Measured():
             trial = replace(trial, blocks=(*trial.blocks, event.result))
         case Observed():
             trial = replace(trial, observed=event)
         case Restored():
-            trial = replace(trial, down_s=event.down_s, exit=event.exit, ended=True)
+            trial = replace(trial, down_s=event.down_s, exit=event.exit, ended=True, ended_at_s=event.at_s)
     return (*trials[:index], trial, *trials[index + 1 :])

@@ -1,0 +1,42 @@
+"""Records to what people read: terminal text, Markdown, JSON, HTML. The only input is what the journal says.
+
+>>> report.text(knowledge)          # plain text
+>>> Console().print(report.renderable(knowledge))   # the same in a terminal
+>>> report.as_json(knowledge)       # builtins, ready for json.dumps
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from rich.console import RenderableType
+
+from ..state import Knowledge
+from . import markdown as _markdown
+from . import text as _text
+from .document import Document, document
+
+
+def text(known: Knowledge, width: int = _text.WIDTH) -> str:
+    """The verdict and what it rests on, as plain text."""
+    return _text.render(document(known), width)
+
+
+def renderable(known: Knowledge) -> RenderableType:
+    """The same for a rich console, which drops the colours where there is no terminal."""
+    return _text.renderable(document(known))
+
+
+def markdown(known: Knowledge) -> str:
+    """The same as Markdown."""
+    return _markdown.render(document(known))
+
+
+def as_json(known: Knowledge) -> dict[str, Any]:
+    """The same as JSON-ready builtins; the format's name stands in ``format``."""
+    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document(known)))
+    return built
+
+
+__all__ = ["Document", "as_json", "document", "markdown", "renderable", "text"]

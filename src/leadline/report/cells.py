@@ -1,0 +1,197 @@
+"""Blocks to cells: what every candidate did at every level, with intervals.
+
+Sources: the mean of blocks with Student's t (the blocks are the independent units, not the requests in them); ratios from the differences of
+logarithms of blocks that played the same prompts, again with Student's t.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+from scipy.special import stdtrit
+
+from ..records import Acceptance, Candidate, Interval, Level, Outcome, Prediction, Record
+from ..state import Knowledge
+
+CONFIDENCE = 0.90
+
+
+class BlockRow(Record, frozen=True):
+    """One played block, reduced: the raw data of the report. (Single requests stay in the journal.)"""
+
+    trial: int
+    block: int
+    duration_s: float
+    output_tok_s: float
+    requests: int
+    failed: int
+    tokens_out: int
+    ttft_ms_p50: float | None
+    tpot_ms_p50: float | None
+    used: bool
+    """False where a request failed, the block was cut short or the client was the bottleneck: shown, never counted."""
+    why_unused: str = ""
+
+
+class Cell(Record, frozen=True):
+    """One candidate at one level."""
+
+    candidate: Candidate
+    level: Level
+    output_tok_s: Interval | None = None
+    tpot_ms: Interval | None = None
+    ttft_ms: Interval | None = None
+    gain_vs_found: Interval | None = None
+    gain_vs_off: Interval | None = None
+    predicted_tok_s: Interval | None = None
+    predicted_tpot_ms: Interval | None = None
+    acceptance_length: float | None = None
+    acceptance_rate: float | None = None
+    positions: tuple[float, ...] = ()
+    """Share of rounds whose first j drafts were all accepted, j = 1 .. depth."""
+    rounds: int | None = None
+    simulated: bool = False
+    blocks: tuple[BlockRow, ...] = ()
+
+
+def mean(values: Sequence[float], unit: str) -> Interval | None:
+    """Mean of independent values with its t interval; ``None`` without values, no width with a single one (``n`` says so)."""
+    if not values:
+        return None
+    centre = statistics.fmean(values)
+    if len(values) == 1:
+        return Interval(value=centre, low=centre, high=centre, n=1, unit=unit, confidence=CONFIDENCE, method="one block: no interval")
+    half = _t(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
+    return Interval(
+        value=centre, low=centre - half, high=centre + half, n=len(values), unit=unit, confidence=CONFIDENCE, method="t on blocks"
+    )
+
+
+def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | None:
+    """Ratio ours / theirs over the blocks that both played; ``None`` if there are none."""
+    logs = [math.log(ours[block] / theirs[block]) for block in sorted(ours.keys() & theirs.keys())]
+    if not logs:
+        return None
+    centre = statistics.fmean(logs)
+    half = _t(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
+    low, high = math.exp(centre - half), math.exp(centre + half)
+    method = "paired blocks, t on log ratios" if len(logs) > 1 else "one pair of blocks: no interval"
+    return Interval(value=math.exp(centre), low=low, high=high, n=len(logs), unit="x", confidence=CONFIDENCE, method=method)
+
+
+def _t(n: int) -> float:
+    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
+
+
+def cells(known: Knowledge) -> tuple[Cell, ...]:
+    """Every cell that was measured or predicted: off first, then by method and depth; levels as asked."""
+    if known.began is None:
+        return ()
+    predicted = _predictions(known)
+    candidates = sorted({*known.candidates, *(candidate for candidate, _ in predicted)}, key=lambda c: (not c.off, c))
+    levels = dict.fromkeys([*known.began.levels, *(block.level for trial in known.trials for block in trial.blocks)])
+    off = next((candidate for candidate in known.candidates if candidate.off), None)
+    made = []
+    for candidate in candidates:
+        for level in levels:
+            rows = rows_of(known, candidate, level)
+            prediction = predicted.get((candidate, level))
+            if rows or prediction is not None:
+                made.append(_cell(known, candidate, level, rows, prediction, off))
+    return tuple(made)
+
+
+def rows_of(known: Knowledge, candidate: Candidate, level: Level) -> tuple[BlockRow, ...]:
+    rows = []
+    for trial in known.of(candidate):
+        for block in trial.at(level):
+            served = [request for request in block.requests if request.outcome is Outcome.OK]
+            ttft = [request.ttft_ms for request in served if request.ttft_ms is not None]
+            tpot = [request.tpot_ms for request in served if request.tpot_ms is not None]
+            why = ""
+            if block.failed:
+                first = next(request for request in block.requests if request.outcome is not Outcome.OK)
+                why = f"{block.failed} of {len(block.requests)} requests failed: {first.outcome.value}"
+            elif block.stop != "complete":
+                why = f"cut short ({block.stop})"
+            elif not block.client.valid:
+                why = f"the client was the bottleneck: {block.client.why}"
+            rows.append(
+                BlockRow(
+                    trial=trial.number,
+                    block=block.block,
+                    duration_s=block.duration_s,
+                    output_tok_s=block.output_tok_s,
+                    requests=len(block.requests),
+                    failed=block.failed,
+                    tokens_out=sum(request.tokens_out for request in served),
+                    ttft_ms_p50=statistics.median(ttft) if ttft else None,
+                    tpot_ms_p50=statistics.median(tpot) if tpot else None,
+                    used=not why,
+                    why_unused=why,
+                )
+            )
+    return tuple(rows)
+
+
+def by_block(rows: Sequence[BlockRow]) -> dict[int, float]:
+    """Throughput by block number, geometric mean where several trials played the block."""
+    seen: dict[int, list[float]] = {}
+    for row in rows:
+        if row.used and row.output_tok_s > 0:
+            seen.setdefault(row.block, []).append(row.output_tok_s)
+    return {block: statistics.geometric_mean(values) for block, values in seen.items()}
+
+
+def _predictions(known: Knowledge) -> dict[tuple[Candidate, Level], Prediction]:
+    """The last prediction made for every cell **before** it was measured would be the fair one; the journal's order gives the last at all."""
+    return {(p.candidate, p.level): p for decided in known.decided for p in decided.predictions}
+
+
+def _cell(
+    known: Knowledge, candidate: Candidate, level: Level, rows: tuple[BlockRow, ...], prediction: Prediction | None, off: Candidate | None
+) -> Cell:
+    used = [row for row in rows if row.used]
+    ours = by_block(rows)
+    found = known.began.found if known.began is not None else None
+    against = [by_block(rows_of(known, other, level)) if other is not None else {} for other in (found, off)]
+    acceptance = next((seen for trial in reversed(known.of(candidate)) if (seen := trial.acceptance(level)) is not None), None)
+    positions = _positions(acceptance)
+    return Cell(
+        candidate=candidate,
+        level=level,
+        output_tok_s=mean([row.output_tok_s for row in used], "tok/s"),
+        tpot_ms=mean([row.tpot_ms_p50 for row in used if row.tpot_ms_p50 is not None], "ms"),
+        ttft_ms=mean([row.ttft_ms_p50 for row in used if row.ttft_ms_p50 is not None], "ms"),
+        gain_vs_found=paired(ours, against[0]) if candidate != found else None,
+        gain_vs_off=paired(ours, against[1]) if candidate != off else None,
+        predicted_tok_s=prediction.output_tok_s if prediction else None,
+        predicted_tpot_ms=prediction.tpot_ms if prediction else None,
+        acceptance_length=_length(acceptance),
+        acceptance_rate=acceptance.accepted / acceptance.drafted
+        if acceptance and acceptance.drafted and acceptance.accepted is not None
+        else None,
+        positions=positions,
+        rounds=acceptance.rounds if acceptance else None,
+        simulated=acceptance.simulated if acceptance else False,
+        blocks=rows,
+    )
+
+
+def _positions(acceptance: Acceptance | None) -> tuple[float, ...]:
+    if acceptance is None or not acceptance.rounds:
+        return ()
+    counts: Sequence[int] = acceptance.per_position
+    if not counts and len(acceptance.histogram) > 1:
+        counts = [sum(acceptance.histogram[j:]) for j in range(1, len(acceptance.histogram))]
+    return tuple(count / acceptance.rounds for count in counts)
+
+
+def _length(acceptance: Acceptance | None) -> float | None:
+    if acceptance is None:
+        return None
+    if acceptance.length is not None:
+        return acceptance.length
+    return 1 + acceptance.accepted / acceptance.rounds if acceptance.rounds and acceptance.accepted is not None else None

@@ -1,0 +1,165 @@
+"""The report in text, Markdown and JSON: what it says, and that every renderer says the same."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import planted
+from leadline import report, words
+from leadline.records import AnyEvent, Command, Interval, Level, Outcome, RequestResult
+from leadline.report import cells
+from leadline.report.document import changes
+from leadline.state import Knowledge, fold
+
+CAMPAIGNS = {"crash": planted.crash_campaign, "demo": planted.demo_campaign}
+
+
+@pytest.fixture(params=sorted(CAMPAIGNS))
+def known(request: pytest.FixtureRequest) -> Knowledge:
+    return fold(CAMPAIGNS[request.param]())
+
+
+@pytest.fixture
+def crash() -> Knowledge:
+    return fold(planted.crash_campaign())
+
+
+def test_the_terminal_text_answers_what_a_reader_asks(crash: Knowledge) -> None:
+    said = " ".join(report.text(crash).split())
+    assert said.startswith("4 → 10 steps with max_running_requests 20")
+    assert "--speculative-num-steps 4 → 10" in said
+    assert "add --max-running-requests 20" in said
+    assert "1.77× (1.77–1.78)" in said
+    assert "1.97× (1.96–1.97)" in said
+    assert re.search(r"chat c=64 .* no difference shown", said)
+    assert "trial 1: EAGLE 10 failed after 42 s (signal 9)" in said
+    assert "no OOM killer was involved" in said
+    assert "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static." in said
+    assert "leadline apply sglang-h200-7f3a" in said
+
+
+def test_the_text_is_plain_and_narrow(known: Knowledge) -> None:
+    for width in (80, 100, 140):
+        told = report.text(known, width)
+        assert "\x1b" not in told
+        assert "…" not in told, "a truncated cell hides a figure"
+        assert max(len(line) for line in told.splitlines()) <= max(width, 100)
+
+
+def test_the_command_can_be_pasted(crash: Knowledge) -> None:
+    told = report.text(crash)
+    pasted = told[told.index("\nRun\n") + 5 : told.index("  or let leadline")].replace("\\\n", " ")
+    assert crash.verdict is not None
+    assert tuple(shlex.split(pasted)) == crash.verdict.command
+
+
+def test_json_is_json_and_names_its_format(known: Knowledge) -> None:
+    built = report.as_json(known)
+    assert built["format"] == "leadline-report/1"
+    assert json.loads(json.dumps(built)) == built
+    assert msgspec.convert(built, report.Document) == report.document(known)
+
+
+def test_every_renderer_carries_the_headline(known: Knowledge) -> None:
+    assert known.verdict is not None
+    built = report.as_json(known)
+    for told in (report.text(known), report.markdown(known)):
+        flat = " ".join(told.replace("\\", "").split())
+        assert known.verdict.sentence in flat
+        for point in built["points"]:
+            figure = msgspec.convert(point["output_tok_s"], Interval)
+            assert words.interval(figure) in flat
+            for line in known.verdict.not_shown:
+                assert line in flat
+
+
+def test_the_same_journal_gives_the_same_report() -> None:
+    first, second = (fold(planted.crash_campaign()) for _ in range(2))
+    assert report.text(first) == report.text(second)
+    assert report.markdown(first) == report.markdown(second)
+
+
+@pytest.mark.parametrize("make", sorted(CAMPAIGNS))
+def test_a_journal_cut_anywhere_still_reports(make: str) -> None:
+    events = CAMPAIGNS[make]()
+    for cut in range(len(events)):
+        known = fold(events[:cut])
+        told = report.text(known)
+        assert told.strip()
+        assert report.markdown(known).strip()
+        if cut < len(events) - 1:
+            assert report.as_json(known)["status"] in {"running", "empty"}
+
+
+def test_a_block_with_a_failed_request_is_shown_and_not_counted() -> None:
+    events = planted.demo_campaign()
+    spoilt: list[AnyEvent] = []
+    for event in events:
+        if getattr(event, "result", None) is not None and event.trial == 4 and event.result.block == 0:  # type: ignore[union-attr]
+            request = RequestResult(prompt_id="p", outcome=Outcome.RESET)
+            event = msgspec.structs.replace(event, result=msgspec.structs.replace(event.result, requests=(request,), output_tok_s=9e9))  # type: ignore[union-attr]
+        spoilt.append(event)
+    known = fold(spoilt)
+    shown = [cell for cell in cells.cells(known) if cell.candidate == planted.DRAFT_8]
+    assert {row.used for cell in shown for row in cell.blocks if row.block == 0} == {False}
+    assert all(cell.output_tok_s is not None and cell.output_tok_s.n == 3 for cell in shown)
+    assert "4 blocks were played but not counted: 1 of 1 requests failed: reset" in " ".join(report.text(known).split())
+
+
+def test_text_from_a_log_cannot_become_markup(crash: Knowledge) -> None:
+    events = [
+        msgspec.structs.replace(e, findings=(msgspec.structs.replace(e.findings[0], summary="[bold]x[/] | <b>y</b>"),))
+        if type(e).__name__ == "Failed"
+        else e
+        for e in planted.crash_campaign()
+    ]
+    known = fold(events)
+    assert "[bold]x[/] | <b>y</b>" in report.text(known)
+    assert "\\[bold\\]x\\[/\\] \\| \\<b\\>y\\</b\\>" in report.markdown(known)
+
+
+@pytest.mark.parametrize(
+    ("found", "best", "expected"),
+    [
+        ("s --a 1", "s --a 2", [("--a", "1", "2")]),
+        ("s --a=1", "s --a 1", []),
+        ("s", "s --b", [("--b", None, "")]),
+        ("s --c x y", "s", [("--c", "x y", None)]),
+        ("s -n -1", "s -n -2", [("-n", "-1", "-2")]),
+    ],
+)
+def test_changed_flags(found: str, best: str, expected: list[tuple[str, str | None, str | None]]) -> None:
+    seen = changes(Command(argv=tuple(found.split())), tuple(best.split()))
+    assert [(change.flag, change.found, change.best) for change in seen] == expected
+
+
+@given(st.floats(0.05, 20), st.integers(2, 9))
+@settings(deadline=None, max_examples=50)
+def test_pairing_finds_a_planted_ratio(truth: float, n: int) -> None:
+    theirs = {i: 100 * (1 + 0.2 * (i % 3)) for i in range(n)}
+    ours = {i: value * truth for i, value in theirs.items()}
+    seen = cells.paired(ours, theirs)
+    assert seen is not None
+    assert seen.n == n
+    assert seen.low == pytest.approx(truth)
+    assert seen.high == pytest.approx(truth)
+
+
+def test_words() -> None:
+    assert words.number(1875.8) == "1,876"
+    assert words.number(99.96) == "100"
+    assert words.number(9.999) == "10.0"
+    assert words.number(73.0, "tok/s") == "73.0"
+    assert [words.duration(s) for s in (0.4, 41.2, 125, 4320, 3600, 120)] == ["0.4 s", "41 s", "2 min 5 s", "1 h 12 min", "1 h", "2 min"]
+    assert words.one_of(["a", "b", "c"]) == "a, b and c"
+    assert words.level(Level(workload="chat", concurrency=0, rate_rps=2.5)) == "chat, 2.5 a second"
+    wide = Interval(value=1.01, low=0.97, high=1.06, n=6, unit="x")
+    assert words.reading(wide) == "no difference shown"
+    assert words.interval(wide) == "1.01× (0.97–1.06)"
