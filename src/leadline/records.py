@@ -195,6 +195,10 @@ class RequestResult(Record, frozen=True):
     """Where ``tokens_out`` comes from: ``usage``, ``timings``, ``continuous_usage``, ``retokenised``, ``chunks`` or ``none``."""
     events: int = 0
     """Token-bearing events (chunks) of the stream."""
+    tokens_first: int = 1
+    """Tokens of the first event; 1 (what prefill yields) where the server does not say."""
+    step_tokens: tuple[int, ...] = ()
+    """Tokens of each event, where the server counts them per chunk."""
     step_gap_ms: tuple[float, ...] = ()
     tokens_cached: int | None = None
     drafted: int | None = None

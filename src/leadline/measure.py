@@ -1,0 +1,267 @@
+"""Play a workload at a level, keep every trace, and reduce it to figures.
+
+A block at concurrency ``c`` keeps ``c`` requests open until its prompts are used up; its duration runs from the first send to
+the last token.  Nothing is retried and nothing left out: a request that failed stands in the result with its kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+from . import stream
+from .config import Measure
+from .records import BlockResult, ClientHealth, Level, Outcome, Record, RequestResult
+from .stream import Plan, Shot, Trace
+from .stream import plan as planning
+from .stream import reduce as reducing
+from .workload import Prompt
+
+LAG_LIMIT_MS = 5.0
+"""Client lag (p99) that is always tolerated; above it, it must stay below :data:`LAG_SHARE` of a request's duration."""
+LAG_SHARE = 0.05
+CORE_SHARE_LIMIT = 0.9
+"""A load process that used more of its core than this was the bottleneck."""
+USER_CLOCK_BUSY_LIMIT = 0.5
+"""Without kernel stamps a process that is busy for half of the time cannot say when an event came."""
+
+
+class Options(Record, frozen=True):
+    """What a server is asked beside the prompt."""
+
+    ignore_eos: bool = False
+    extra: tuple[tuple[str, str], ...] = ()
+    """Further fields of the request body, as JSON texts."""
+    salt: str = ""
+    """Goes into the nonces of ``cache = "cold"``: another salt makes other prompts of the same length."""
+    count_chunks: bool = False
+    """Ask for the token count in every chunk (``continuous_usage_stats``, ``timings_per_token``)."""
+    path: str = "/v1/chat/completions"
+    headers: tuple[tuple[str, str], ...] = ()
+    processes: int = 0
+    """Load processes; 0 = one for every 512 open requests."""
+    kernel_clock: bool = True
+    verify: bool = True
+    ca_file: str = ""
+    keep: str = ""
+    """Folder that keeps the raw traces of every block; empty = they are dropped once reduced."""
+    keep_text: bool = True
+
+
+PLAIN = Options()
+
+
+def play(
+    base_url: str,
+    level: Level,
+    prompts: Sequence[Prompt],
+    *,
+    block: int,
+    model: str,
+    settings: Measure,
+    cpu_s: Callable[[], float | None] | None = None,
+    options: Options = PLAIN,
+    tick: Callable[[int], None] | None = None,
+) -> BlockResult:
+    """Play ``prompts`` at ``level`` and reduce what happened.
+
+    ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``tick`` is told the number of ended requests.
+    Raises NotServing when no connection can be made at all, BadTarget, DiskFull, MeasurementInvalid.
+    """
+    bodies = [body(prompt, model=model, settings=settings, options=options) for prompt in prompts]
+    open_loop = level.rate_rps is not None
+    dues = arrivals(level, len(prompts), seed=settings.seed, block=block)
+    numbers = {prompt.prompt_id: number for number, prompt in enumerate(prompts)}
+    plan = Plan(
+        endpoint=planning.endpoint(base_url),
+        shots=tuple(
+            Shot(
+                data,
+                due_s=prompt.due_s if prompt.due_s is not None else due,
+                after=numbers.get(prompt.after, -1),
+                delay_s=prompt.delay_s,
+            )
+            for data, prompt, due in zip(bodies, prompts, dues, strict=True)
+        ),
+        connections=min(len(prompts), level.concurrency or max(8, math.ceil(2 * (level.rate_rps or 0.0)))),
+        open_loop=open_loop or any(prompt.due_s is not None for prompt in prompts),
+        idle_s=settings.idle_timeout_s,
+        limit_s=settings.level_limit_s,
+        kernel_clock=options.kernel_clock,
+        verify=options.verify,
+        ca_file=options.ca_file,
+        headers=options.headers,
+    )
+    before = cpu_s() if cpu_s is not None else None
+    keep = Path(options.keep) / f"{level.label.replace(' ', '-').replace('/', '-per-')}-block{block}" if options.keep else None
+    trace = stream.play(plan, processes=options.processes or 1 + plan.connections // 512, keep=keep, path=options.path, tick=tick)
+    after = cpu_s() if cpu_s is not None else None
+    asked = [
+        reducing.Asked(prompt.prompt_id, prompt.max_tokens, options.ignore_eos or prompt.ignore_eos, options.keep_text)
+        for prompt in prompts
+    ]
+    readings = reduced(trace, asked)
+    return summary(readings, level, block, trace, server_cpu_s=after - before if before is not None and after is not None else None)
+
+
+def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PLAIN) -> bytes:
+    """The JSON of one request."""
+    messages = [{"role": role, "content": content} for role, content in prompt.messages]
+    cold = settings.cache == "cold"
+    if cold and messages:
+        # in front of everything, for a prefix cache ends at the first difference; four words, so that every prompt grows equally
+        messages[0] = {**messages[0], "content": f"[{nonce(prompt.prompt_id, options.salt)}] {messages[0]['content']}"}
+    request: dict[str, object] = {"model": model}
+    if options.path.endswith("/chat/completions"):
+        request["messages"] = messages
+    else:
+        request["prompt"] = "\n\n".join(message["content"] for message in messages)
+    usage: dict[str, bool] = {"include_usage": True}
+    if options.count_chunks:
+        usage["continuous_usage_stats"] = True
+        request["timings_per_token"] = True
+    request |= {
+        "max_tokens": prompt.max_tokens,
+        "temperature": settings.temperature,
+        "stream": True,
+        "stream_options": usage,
+        "cache_prompt": not cold,
+    }
+    if options.ignore_eos or prompt.ignore_eos:
+        request["ignore_eos"] = True
+    if prompt.tools:
+        request["tools"] = json.loads(prompt.tools)
+    request |= {name: json.loads(text) for name, text in options.extra}
+    return json.dumps(request, ensure_ascii=False).encode()
+
+
+def nonce(prompt_id: str, salt: str) -> str:
+    """Eight letters that differ for every prompt; equal for every candidate, so that pairs stay pairs."""
+    digest = hashlib.blake2b(f"{salt}/{prompt_id}".encode(), digest_size=8).digest()
+    return "".join(chr(ord("a") + byte % 26) for byte in digest)
+
+
+def arrivals(level: Level, count: int, *, seed: int, block: int) -> tuple[float | None, ...]:
+    """Scheduled sends, seconds after the start: exponential gaps for a rate (a Poisson process), ``None`` in a closed loop."""
+    if level.rate_rps is None:
+        return (None,) * count
+    at, dues = 0.0, []
+    for number in range(count):
+        digest = hashlib.blake2b(f"arrival/{seed}/{block}/{number}".encode(), digest_size=8).digest()
+        at += -math.log(1.0 - int.from_bytes(digest, "little") / 2**64) / level.rate_rps
+        dues.append(at)
+    return tuple(dues)
+
+
+def reduced(trace: Trace, asked: Sequence[reducing.Asked]) -> list[reducing.Reading]:
+    """Every request that was asked for, in order; one without a trace (the load was killed before) counts as aborted."""
+    start = min((request.sent_ns for request in trace.requests.values() if request.sent_ns), default=0)
+    return [
+        reducing.reduce(
+            trace.requests.get(number) or stream.RequestTrace(number, detail="not sent"), what, start_ns=start, monotonic=trace.monotonic
+        )
+        for number, what in enumerate(asked)
+    ]
+
+
+def summary(
+    readings: Sequence[reducing.Reading], level: Level, block: int, trace: Trace, *, server_cpu_s: float | None = None
+) -> BlockResult:
+    """A block's figures from its requests."""
+    results = tuple(reading.result for reading in readings)
+    sent = [reading.sent_ns for reading in readings if reading.sent_ns]
+    last = [reading.last_ns for reading in readings if reading.last_ns]
+    duration_s = (max(last) - min(sent)) / 1e9 if sent and last else 0.0
+    tokens = sum(result.tokens_out for result in results if result.outcome is Outcome.OK)
+    outcomes = {result.outcome for result in results}
+    stop = "aborted" if Outcome.ABORTED in outcomes else "time" if Outcome.DEADLINE in outcomes else "complete"
+    return BlockResult(
+        level=level,
+        block=block,
+        duration_s=duration_s,
+        output_tok_s=tokens / duration_s if duration_s > 0 else 0.0,
+        requests=results,
+        client=client_health(readings, trace),
+        server_cpu_s=server_cpu_s,
+        stop=stop,
+    )
+
+
+def client_health(readings: Sequence[reducing.Reading], trace: Trace) -> ClientHealth:
+    """The load generator's own figures, and whether they allow the level to count."""
+    lags = sorted(lag / 1e6 for reading in readings for lag in reading.lags_ns)
+    reads = sum(reading.reads for reading in readings)
+    merged = sum(reading.merged for reading in readings)
+    total_reads = sum(len(request.read_ns) for request in trace.requests.values())
+    kernel = bool(lags) and len(lags) >= 0.99 * total_reads
+    p99 = percentile(lags, 0.99)
+    durations = [reading.result.e2e_ms for reading in readings if reading.result.e2e_ms is not None]
+    typical_ms = statistics.median(durations) if durations else 0.0
+    busiest = max((_busy(health) for health in trace.healths), default=0.0)
+    why = ""
+    if kernel and p99 > max(LAG_LIMIT_MS, LAG_SHARE * typical_ms):
+        why = f"it read 1 % of the data more than {p99:.1f} ms after the kernel had it"
+    elif busiest > (CORE_SHARE_LIMIT if kernel else USER_CLOCK_BUSY_LIMIT):
+        why = f"a load process was busy {busiest:.0%} of the time"
+    return ClientHealth(
+        clock="kernel" if kernel else "user",
+        lag_ms_p50=percentile(lags, 0.5),
+        lag_ms_p99=p99,
+        merged_share=merged / reads if reads else 0.0,
+        cpu_s=sum(cast(float, health["cpu_s"]) for health in trace.healths),
+        valid=not why,
+        why=why,
+    )
+
+
+def _busy(health: Mapping[str, object]) -> float:
+    wall = cast(float, health["wall_s"])
+    return cast(float, health["hot_cpu_s"]) / wall if wall > 0.2 else 0.0
+
+
+def percentile(ordered: Sequence[float], share: float) -> float:
+    """Linear between the neighbours of an ordered sample; 0 when it is empty."""
+    if not ordered:
+        return 0.0
+    at = share * (len(ordered) - 1)
+    low = math.floor(at)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
+
+
+def warmup(base_url: str, model: str, concurrency: int, settings: Measure, options: Options = PLAIN) -> tuple[RequestResult, ...]:
+    """Send ``settings.warmup_requests`` requests on each of ``concurrency`` connections; they count for nothing, but their failures show."""
+    count = settings.warmup_requests * max(1, concurrency)
+    prompts = [
+        Prompt(
+            prompt_id=f"warm-up-{number}",
+            messages=(("user", f"Count from {number} to {number + 9}."),),
+            max_tokens=min(16, settings.max_tokens),
+        )
+        for number in range(count)
+    ]
+    if not prompts:
+        return ()
+    level = Level(workload="warm-up", concurrency=max(1, concurrency))
+    return play(base_url, level, prompts, block=0, model=model, settings=settings, options=options).requests
+
+
+def ask(
+    base_url: str,
+    model: str,
+    *,
+    prompt: str = "Say hello.",
+    max_tokens: int = 1,
+    timeout_s: float = 60.0,
+    options: Options = PLAIN,
+) -> RequestResult:
+    """One real request: whether the server generates. Never raises for what the server does; the outcome says it."""
+    settings = Measure(idle_timeout_s=timeout_s, level_limit_s=timeout_s, cache="production")
+    prompts = (Prompt(prompt_id="ask", messages=(("user", prompt),), max_tokens=max_tokens),)
+    level = Level(workload="ask", concurrency=1)
+    return play(base_url, level, prompts, block=0, model=model, settings=settings, options=options).requests[0]

@@ -1,0 +1,162 @@
+"""Streamed requests, timed per token: the only HTTP client of the load.
+
+A load is played by processes of their own (``loop.py``), which only read, stamp and store; :func:`play` writes the plan, runs
+them and returns the raw :class:`~leadline.stream.trace.Trace`, which :mod:`~leadline.stream.reduce` turns into figures
+afterwards.  The life of a request:
+
+1. ``plan`` renders it to bytes before the clock starts.
+2. The load process has its connection open when the request is due, notes the intended time, then sends and notes that.
+3. Each read is stored with the kernel's receive stamp and the time of the read.
+4. When the response ends (or breaks, stalls, runs past the limit) the bytes go to the trace file, and the next one is sent.
+5. ``wire`` reads the HTTP, ``sse`` the events, ``reduce`` the tokens; an event's time is that of the read that completed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ..errors import DiskFull, MeasurementInvalid, NotServing
+from . import plan as planning
+from . import trace as tracing
+from .plan import Endpoint, Plan, Shot
+from .trace import RequestTrace, Trace
+
+__all__ = ["Endpoint", "Plan", "RequestTrace", "Shot", "Trace", "play"]
+
+_LOOP = Path(__file__).with_name("loop.py")
+_GRACE_S = 5.0
+
+
+def resolve(endpoint: Endpoint) -> tuple[str, int]:
+    """The first address of the endpoint's host. Raises :class:`~leadline.errors.NotServing`."""
+    try:
+        found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise NotServing(url=endpoint.authority, why=f"its name cannot be resolved: {error}", fix="check the URL") from None
+    return str(found[0][4][0]), endpoint.port
+
+
+def play(
+    plan: Plan,
+    *,
+    processes: int = 1,
+    keep: Path | None = None,
+    path: str = "/v1/chat/completions",
+    tick: Callable[[int], None] | None = None,
+) -> Trace:
+    """Play ``plan`` and return what happened; request numbers are positions in ``plan.shots``.
+
+    ``keep`` is a folder for the trace files (``load-0.trace`` ...), which are complete up to the last second whatever
+    happens to this process; ``tick`` is told the number of ended requests. Interrupting it (KeyboardInterrupt) ends the load
+    and re-raises.  Raises NotServing, DiskFull, MeasurementInvalid (a load process died).
+    """
+    address = resolve(plan.endpoint)
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-load-"))) if keep is None else keep
+        folder.mkdir(parents=True, exist_ok=True)
+        parts = split(plan, processes)
+        if len(parts) > 1:  # they start together, once all have connected
+            at = time.monotonic_ns() + int(1e9 * (0.5 + 0.0005 * plan.connections))
+            parts = [(numbers, part._replace(start_ns=at)) for numbers, part in parts]
+        running = [
+            stack.enter_context(_Process(folder, number, planning.encode(part, address, path))) for number, (_, part) in enumerate(parts)
+        ]
+        _wait(running, tick)
+        found = []
+        for (numbers, _), process in zip(parts, running, strict=True):
+            trace = process.trace()
+            for request in trace.requests.values():
+                request.number = numbers[request.number]
+            trace.requests = {request.number: request for request in trace.requests.values()}
+            found.append(trace)
+    return found[0] if len(found) == 1 else tracing.merge(found)
+
+
+def split(plan: Plan, processes: int) -> list[tuple[list[int], Plan]]:
+    """Deal the requests of a plan to load processes, sessions kept together: (numbers in the whole, part) each."""
+    count = max(1, min(processes, plan.connections, len(plan.shots)))
+    if count == 1:
+        return [(list(range(len(plan.shots))), plan)]
+    owner: list[int] = []
+    for number, shot in enumerate(plan.shots):
+        owner.append(owner[shot.after] if shot.after >= 0 else number % count)
+    parts = []
+    for process in range(count):
+        numbers = [number for number, who in enumerate(owner) if who == process]
+        local = {number: index for index, number in enumerate(numbers)}
+        shots = tuple(plan.shots[n]._replace(after=local[plan.shots[n].after] if plan.shots[n].after >= 0 else -1) for n in numbers)
+        share = plan.connections // count + (process < plan.connections % count)
+        parts.append((numbers, plan._replace(shots=shots, connections=share)))
+    return parts
+
+
+def _wait(running: Sequence[_Process], tick: Callable[[int], None] | None) -> None:
+    ended = 0
+    for process in running:
+        while True:
+            news = process.news()
+            if not news:
+                break
+            ended += len(news)
+            if tick is not None:
+                tick(ended)
+
+
+class _Process:
+    """One load process: started with its plan, ended with this context."""
+
+    def __init__(self, folder: Path, number: int, plan: bytes) -> None:
+        self._plan = folder / f"load-{number}.plan"
+        self._trace = folder / f"load-{number}.trace"
+        try:
+            self._plan.write_bytes(plan)
+            self._trace.write_bytes(b"")
+        except OSError as error:
+            raise DiskFull(path=self._plan) if error.errno == 28 else error from error
+
+    def __enter__(self) -> _Process:
+        # its standard input is our hold on it: when we are gone, it reads the end of the file and stops
+        self._child = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_LOOP), str(self._plan), str(self._trace)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        return self
+
+    def news(self) -> bytes:
+        assert self._child.stdout is not None
+        return os.read(self._child.stdout.fileno(), 65536)
+
+    def trace(self) -> Trace:
+        assert self._child.stderr is not None
+        complaint = self._child.stderr.read().decode("utf-8", "replace").strip()
+        status = self._child.wait(_GRACE_S)
+        if status:
+            raise MeasurementInvalid(
+                level="the load",
+                why=f"a load process ended with status {status}: {complaint.splitlines()[-1] if complaint else 'it said nothing'}",
+                fix="nothing it measured is used; run it again, and report it if it happens again",
+            )
+        return tracing.read(self._trace.read_bytes())
+
+    def __exit__(self, *_: object) -> None:
+        for stream in (self._child.stdin, self._child.stdout, self._child.stderr):
+            if stream is not None:
+                stream.close()
+        if self._child.poll() is None:
+            self._child.terminate()
+            try:
+                self._child.wait(_GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._child.kill()
+                self._child.wait()
+        self._plan.unlink(missing_ok=True)

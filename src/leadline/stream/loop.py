@@ -1,0 +1,626 @@
+"""The load process: one thread, one epoll, nothing but reading, stamping and storing.
+
+It runs as a script of its own (``python -I -S loop.py PLAN TRACE``) and imports the standard library only, so that it
+starts in milliseconds, stays small, and shares no interpreter lock with a progress display or a parser.  Everything that
+could wait waits until later: no JSON, no SSE, no chunk decoding, no token counting happens here.  An event's time is the
+moment the kernel received its packet (``SO_TIMESTAMPNS``); the moment we read it is stored beside it, and the
+difference is this process's own lag.
+
+PLAN is one line of JSON (:class:`~leadline.stream.plan.Plan` writes it) followed by the bytes of all requests.  TRACE is
+a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
+
+=== ==========================================================================================================
+C   clock sample: monotonic ns, realtime ns (``<qq``); kernel stamps are realtime
+S   sent: intended, start of connecting (0 = connection was there), first ``send`` (``<qqq``, monotonic ns)
+R   reads: count ``<I``, then count kernel stamps (``<qq`` s, ns; zeros where missing), count read times ``<q``
+    (monotonic ns), count lengths ``<I``, then the bytes read
+E   end: monotonic ns ``<q``, then one of the words of :data:`ENDS`, optionally ``: detail``
+H   this process's own figures, JSON
+=== ==========================================================================================================
+
+Frames are written when a request ends and for long ones every second, so that a kill loses one second at most.
+"""
+
+from __future__ import annotations
+
+import array
+import errno
+import gc
+import heapq
+import json
+import os
+import resource
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+ENDS = ("complete", "eof", "reset", "refused", "stall", "deadline", "aborted", "malformed")
+
+SO_TIMESTAMPNS = 35  # linux/include/uapi/asm-generic/socket.h; the socket module does not name it
+NO_STAMP = bytes(16)
+HEADER = struct.Struct("<BxxxII")
+CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
+FLUSH_S = 1.0
+IN, OUT = select.EPOLLIN, select.EPOLLOUT
+
+
+class Flow:
+    """One connection and the request that is on it."""
+
+    __slots__ = (
+        "base",
+        "connect_ns",
+        "connected",
+        "data",
+        "fd",
+        "framing",
+        "intended_ns",
+        "keep",
+        "length",
+        "lengths",
+        "out",
+        "reads",
+        "recvmsg",
+        "request",
+        "sent_ns",
+        "slow",
+        "sock",
+        "stamps",
+        "started_ns",
+        "tls",
+        "used",
+        "walk",
+    )
+
+    def __init__(self) -> None:
+        self.fd = -1
+        self.sock: socket.socket | None = None
+        self.recvmsg: Any = None
+        self.tls: Any = None
+        self.connected = False
+        self.connect_ns = 0
+        self.used = 0
+        self.request = -1
+        self.out: Any = b""
+        self.intended_ns = self.sent_ns = self.started_ns = 0
+        self.clear()
+
+    def clear(self) -> None:
+        self.data = bytearray()
+        self.stamps = bytearray()
+        self.reads = array.array("q")
+        self.lengths = array.array("I")
+        self.framing = HEAD
+        self.slow = True
+        self.keep = True
+        self.length = 0
+        self.base = self.walk = 0
+
+
+class Loop:
+    """Plays one plan."""
+
+    def __init__(self, plan_path: str, trace_path: str) -> None:
+        with open(plan_path, "rb") as file:
+            self.plan: dict[str, Any] = json.loads(file.readline())
+            self.body = file.read()
+        self.trace = os.open(trace_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self.address = tuple(self.plan["address"])
+        self.family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
+        self.idle_ns = int(self.plan["idle_s"] * 1e9)
+        self.connect_ns = int(self.plan["connect_s"] * 1e9)
+        self.most = self.plan["connections"]
+        self.open_loop = bool(self.plan["open"])
+        self.reuse = bool(self.plan["reuse"])
+        self.kernel_clock = bool(self.plan["kernel_clock"])
+        self.requests: list[list[int]] = self.plan["requests"]  # [due_us, after, delay_us, length]
+        self.offsets = [0]
+        for request in self.requests:
+            self.offsets.append(self.offsets[-1] + request[3])
+        self.followers: dict[int, list[int]] = {}
+        self.ready: list[tuple[int, int]] = []
+        self.epoll = select.epoll()
+        self.flows: dict[int, Flow] = {}
+        self.idle: list[Flow] = []
+        self.left = len(self.requests)
+        self.stopped = ""
+        self.context: Any = None
+        self.first_send_cpu_s = 0.0
+        self.polls = 0
+
+    # -- trace ---------------------------------------------------------------------------------------------------------
+
+    def frame(self, tag: str, request: int, *parts: bytes | bytearray | memoryview) -> None:
+        size = sum(map(len, parts))
+        pieces: list[bytes | bytearray | memoryview] = [HEADER.pack(ord(tag), request, size), *parts]
+        written = os.writev(self.trace, pieces)
+        if written != size + HEADER.size:  # a signal or a full disk in between: finish it or fail loudly
+            rest = memoryview(b"".join(pieces))[written:]
+            while rest:
+                rest = rest[os.write(self.trace, rest) :]
+
+    def sample_clocks(self) -> None:
+        before = time.monotonic_ns()
+        real = time.time_ns()
+        after = time.monotonic_ns()
+        self.frame("C", 0, struct.pack("<qq", (before + after) // 2, real))
+
+    def flush(self, flow: Flow) -> None:
+        """Write what was read of the current request; keep only bytes of an unfinished HTTP chunk."""
+        if flow.reads:
+            count = struct.pack("<I", len(flow.reads))
+            fresh = memoryview(flow.data)[len(flow.data) - sum(flow.lengths) :]
+            self.frame("R", flow.request, count, flow.stamps, memoryview(flow.reads).cast("B"), memoryview(flow.lengths).cast("B"), fresh)
+            fresh.release()
+            flow.stamps = bytearray()
+            flow.reads = array.array("q")
+            flow.lengths = array.array("I")
+
+    def flush_long(self, flow: Flow) -> None:
+        if flow.request < 0 or not flow.reads:
+            return
+        self.flush(flow)
+        if flow.framing == CHUNKED:
+            self.chunks_end(flow)
+            del flow.data[: flow.walk - flow.base]
+            flow.base = flow.walk
+        elif flow.framing == UNTIL_CLOSE:
+            flow.data.clear()
+
+    # -- connections ---------------------------------------------------------------------------------------------------
+
+    def connect(self, flow: Flow) -> None:
+        sock = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.kernel_clock:
+            try:
+                sock.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            except OSError:
+                self.kernel_clock = False  # reported as clock "user": every stamp is missing
+        flow.sock, flow.fd, flow.recvmsg = sock, sock.fileno(), sock.recvmsg
+        flow.connected = False
+        flow.connect_ns = flow.started_ns = time.monotonic_ns()
+        flow.used = 0
+        self.flows[flow.fd] = flow
+        self.epoll.register(flow.fd, IN | OUT)
+        code = sock.connect_ex(self.address)
+        if code not in (0, errno.EINPROGRESS):
+            self.broken(flow, "refused", os.strerror(code))
+
+    def connected(self, flow: Flow) -> None:
+        assert flow.sock is not None
+        code = flow.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            self.broken(flow, "refused", os.strerror(code))
+            return
+        if self.context is not None:
+            flow.tls = Tls(self.context, self.plan["tls"]["server_name"])
+            if not self.shake(flow, b""):
+                return
+        self.usable(flow)
+
+    def usable(self, flow: Flow) -> None:
+        flow.connected = True
+        self.epoll.modify(flow.fd, IN)
+        if flow.request >= 0:
+            self.send_first(flow)
+        else:
+            self.idle.append(flow)
+
+    def shake(self, flow: Flow, received: bytes) -> bool:
+        """One step of the TLS handshake; True when it is done."""
+        assert flow.sock is not None
+        try:
+            done, reply = flow.tls.handshake(received)
+        except OSError as error:  # ssl.SSLError is one
+            self.broken(flow, "refused", f"TLS: {error}")
+            return False
+        if reply:
+            flow.sock.sendall(reply)  # a handshake message fits into any send buffer
+        if not done:
+            self.epoll.modify(flow.fd, IN)
+        return bool(done)
+
+    def drop(self, flow: Flow) -> None:
+        if flow.sock is not None:
+            self.flows.pop(flow.fd, None)
+            flow.sock.close()  # closing also takes it out of the epoll set
+            flow.sock = flow.recvmsg = flow.tls = None
+        flow.connected = False
+
+    def take_idle(self) -> Flow | None:
+        """A connection without a request; those that the server closed meanwhile are passed over."""
+        while self.idle:
+            flow = self.idle.pop()
+            if flow.connected:
+                return flow
+        return None
+
+    def broken(self, flow: Flow, how: str, detail: str = "") -> None:
+        """The connection is gone; so is the request on it, if there is one."""
+        self.drop(flow)
+        if flow.request >= 0:
+            self.end(flow, how, detail)
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: int) -> None:
+        """Give every request that is due to a connection, oldest first."""
+        while self.ready and self.ready[0][0] <= now:
+            flow = self.take_idle()
+            if flow is None:
+                if len(self.flows) >= self.most and not self.open_loop:
+                    return
+                flow = Flow()
+            due, number = heapq.heappop(self.ready)
+            flow.request = number
+            flow.intended_ns = due if self.open_loop or self.requests[number][1] >= 0 else max(due, self.freed_ns)
+            flow.clear()
+            start, stop = self.offsets[number], self.offsets[number + 1]
+            flow.out = memoryview(self.body)[start:stop]
+            if flow.sock is None:
+                self.connect(flow)
+            else:
+                flow.connect_ns = 0
+                self.send_first(flow)
+        if self.open_loop and not self.idle and self.ready and len(self.flows) < self.most:
+            self.connect(Flow())  # one spare, connected before it is needed
+
+    def send_first(self, flow: Flow) -> None:
+        flow.sent_ns = flow.started_ns = time.monotonic_ns()
+        if not self.first_send_cpu_s:
+            self.first_send_cpu_s = time.process_time()
+        self.frame("S", flow.request, struct.pack("<qqq", flow.intended_ns, flow.connect_ns, flow.sent_ns))
+        if flow.tls is not None:
+            flow.out = memoryview(flow.tls.encrypt(flow.out))
+        self.send(flow)
+
+    def send(self, flow: Flow) -> None:
+        assert flow.sock is not None
+        try:
+            sent = flow.sock.send(flow.out)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            # the server may have answered before it closed: read that first, the read side ends the request
+            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
+                raise
+            sent = len(flow.out)
+        flow.out = flow.out[sent:]
+        self.epoll.modify(flow.fd, IN | OUT if flow.out else IN)
+
+    def end(self, flow: Flow, how: str, detail: str = "") -> None:
+        number, now = flow.request, time.monotonic_ns()
+        if flow.sent_ns == 0:
+            self.frame("S", number, struct.pack("<qqq", flow.intended_ns, flow.connect_ns, 0))
+        self.flush(flow)
+        text = f"{how}: {detail}" if detail else how
+        self.frame("E", number, struct.pack("<q", now), text.encode())
+        flow.request, flow.sent_ns = -1, 0
+        self.freed_ns = now
+        self.left -= 1
+        os.write(1, b".")
+        for follower in self.followers.pop(number, ()):
+            heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
+        if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers):
+            self.idle.append(flow)
+        else:
+            self.drop(flow)  # an idle connection would hold a thread of a thread-per-connection server
+
+    # -- framing: only as much as finding the end of a response needs ----------------------------------------------------
+
+    def framing(self, flow: Flow) -> str:
+        """Look whether the response is over; returns ``complete``, ``malformed`` or nothing."""
+        if flow.framing == HEAD and not self.head(flow):
+            return ""
+        if flow.framing == CHUNKED:
+            flow.slow = False
+            if flow.data.endswith(b"\r\n0\r\n\r\n"):
+                return "complete"
+            return self.chunks_end(flow) if flow.data.endswith(b"\r\n\r\n") else ""
+        if flow.framing == LENGTH and len(flow.data) >= flow.length:
+            return "complete"
+        return ""
+
+    def head(self, flow: Flow) -> bool:
+        while True:
+            stop = flow.data.find(b"\r\n\r\n", flow.walk)
+            if stop < 0:
+                return False
+            head = bytes(flow.data[flow.walk : stop]).lower()
+            flow.walk = stop + 4
+            if not head.startswith((b"http/1.1 1", b"http/1.0 1")):
+                break
+        fields = {}
+        for line in head.split(b"\r\n")[1:]:
+            name, _, value = line.partition(b":")
+            fields[name.strip()] = value.strip()
+        flow.keep = b"close" not in fields.get(b"connection", b"close" if head.startswith(b"http/1.0") else b"")
+        if fields.get(b"transfer-encoding", b"").endswith(b"chunked"):
+            flow.framing = CHUNKED
+        elif fields.get(b"content-length", b"").isdigit():
+            flow.framing = LENGTH
+            flow.length = flow.walk + int(fields[b"content-length"])
+        else:
+            flow.framing = UNTIL_CLOSE
+            flow.slow = False
+        return True
+
+    def chunks_end(self, flow: Flow) -> str:
+        """Walk over whole HTTP chunks from where the last walk stopped."""
+        data = flow.data
+        at = flow.walk - flow.base
+        verdict = ""
+        while True:
+            line = data.find(b"\r\n", at)
+            if line < 0:
+                break
+            try:
+                size = int(data[at:line].partition(b";")[0], 16)
+            except ValueError:
+                verdict = "malformed"
+                break
+            if size == 0:
+                plain = data.startswith(b"\r\n", line + 2)
+                verdict = "complete" if plain or data.find(b"\r\n\r\n", line) >= 0 else ""
+                break
+            if len(data) < line + 2 + size + 2:
+                break
+            at = line + 2 + size + 2
+        flow.walk = flow.base + at
+        return verdict
+
+    # -- the loop --------------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Connect, then set the clock that arrivals are counted from."""
+        if self.plan["tls"]:
+            self.context = tls_context(self.plan["tls"])
+        primer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # the kernel starts stamping a moment after the first request to
+        if self.kernel_clock:
+            try:
+                primer.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+            except OSError:
+                self.kernel_clock = False
+        self.primer = primer
+        self.sample_clocks()
+        first = [r for r in self.requests if r[1] < 0]
+        for _ in range(min(self.most, len(first))):
+            self.connect(Flow())
+        limit = time.monotonic_ns() + self.connect_ns
+        while any(not flow.connected for flow in self.flows.values()):
+            if time.monotonic_ns() > limit:
+                for flow in [f for f in self.flows.values() if not f.connected]:
+                    self.drop(flow)
+                break
+            for fd, event in self.epoll.poll(0.05):
+                if fd in self.flows:
+                    self.ready_flow(self.flows[fd], event)
+        self.epoll.register(0, IN)  # end of file: whoever started us is gone
+        start = self.plan["start_ns"] or time.monotonic_ns()
+        while time.monotonic_ns() < start:
+            time.sleep(max(0.0, min(0.01, (start - time.monotonic_ns()) / 1e9)))
+        self.start_ns = self.freed_ns = start if self.open_loop else time.monotonic_ns()
+        for number, (due_us, after, _, _) in enumerate(self.requests):
+            if after >= 0:
+                self.followers.setdefault(after, []).append(number)
+            else:
+                self.ready.append((self.start_ns + max(due_us, 0) * 1000, number))
+        heapq.heapify(self.ready)
+        self.limit_ns = self.start_ns + int(self.plan["limit_s"] * 1e9)
+
+    def ready_flow(self, flow: Flow, event: int) -> None:
+        """Everything but the plain read of an established connection."""
+        if not flow.connected:
+            if flow.tls is None:
+                self.connected(flow)
+            else:
+                received = self.receive(flow)
+                if received and self.shake(flow, received):
+                    self.usable(flow)
+            return
+        if event & OUT and flow.out:
+            self.send(flow)
+
+    def receive(self, flow: Flow) -> bytes:
+        """Bytes of a handshake; empty when there are none or the connection ended."""
+        try:
+            received: bytes = flow.recvmsg(65536)[0]
+        except BlockingIOError:
+            return b""
+        except OSError as error:
+            self.broken(flow, "reset", error.strerror or "")
+            return b""
+        if not received:
+            self.broken(flow, "refused", "closed while connecting")
+        return received
+
+    def play(self) -> None:
+        """The hot path. Per readable socket: one ``recvmsg``, four appends, one comparison."""
+        poll, flows, clock = self.epoll.poll, self.flows, time.monotonic_ns
+        tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
+        next_tick = next_flush = clock()
+        encrypted = self.context is not None
+        self.dispatch(clock())
+        while self.left and not self.stopped:
+            now = clock()
+            if now >= next_tick:
+                self.check(now, flush=now >= next_flush)
+                if now >= next_flush:
+                    next_flush = now + int(FLUSH_S * 1e9)
+                next_tick = now + tick_ns
+            wait = next_tick - now
+            if self.ready and (self.open_loop or self.ready[0][0] > now):
+                wait = min(wait, self.ready[0][0] - now)
+            # poll() rounds up to whole ms: sleep the whole ones, then look without sleeping
+            events = poll(max(0, wait // 1_000_000) / 1e3, 4096)
+            self.polls += 1
+            for fd, event in events:
+                if fd == 0:
+                    self.stopped = "the process that started the load is gone"
+                    break
+                flow = flows.get(fd)
+                if flow is None:
+                    continue
+                if not flow.connected or event & OUT:
+                    self.ready_flow(flow, event)
+                    continue
+                try:
+                    chunk, extra, _, _ = flow.recvmsg(65536, 32)
+                except BlockingIOError:
+                    continue
+                except OSError as error:
+                    self.broken(flow, "reset", error.strerror or "")
+                    continue
+                at = clock()
+                if encrypted and chunk:
+                    plain = self.decrypt(flow, chunk)
+                    if plain is None:
+                        continue
+                    chunk = plain
+                if not chunk:
+                    self.closed(flow)
+                    continue
+                data = flow.data
+                data += chunk
+                flow.stamps += extra[0][2] if extra else NO_STAMP
+                flow.reads.append(at)
+                flow.lengths.append(len(chunk))
+                if flow.slow or data.endswith(b"\r\n\r\n"):
+                    self.progress(flow)
+            if self.ready:
+                self.dispatch(clock())
+
+    def decrypt(self, flow: Flow, received: bytes) -> bytes | None:
+        try:
+            plain: bytes | None = flow.tls.decrypt(received)
+        except OSError as error:  # ssl.SSLError is one
+            self.broken(flow, "reset", f"TLS: {error}")
+            return None
+        return plain
+
+    def progress(self, flow: Flow) -> None:
+        if flow.request < 0:  # bytes nobody asked for
+            self.drop(flow)
+            return
+        verdict = self.framing(flow)
+        if verdict:
+            self.end(flow, verdict)
+
+    def closed(self, flow: Flow) -> None:
+        complete = flow.request >= 0 and flow.framing == UNTIL_CLOSE
+        self.broken(flow, "complete" if complete else "eof")
+
+    def check(self, now: int, *, flush: bool) -> None:
+        """A few times a second: idle timeouts, the level's limit, long requests to the file."""
+        if flush:
+            self.sample_clocks()
+        if now > self.limit_ns:
+            self.stopped = "deadline"
+            return
+        for flow in list(self.flows.values()):
+            if flow.request < 0 and flow.connected:
+                continue
+            last = flow.reads[-1] if flow.reads else flow.started_ns
+            if not flow.connected:
+                if now - flow.connect_ns > self.connect_ns:
+                    self.broken(flow, "refused", "timed out while connecting")
+            elif now - last > self.idle_ns:
+                self.broken(flow, "stall")
+            elif flush:
+                flow.started_ns = last
+                self.flush_long(flow)
+
+    def finish(self, how: str) -> None:
+        """Whatever is still open or was never sent ends as ``how``."""
+        for flow in list(self.flows.values()):
+            self.broken(flow, how)
+        pending = sorted({number for _, number in self.ready} | {n for group in self.followers.values() for n in group})
+        for number in pending:
+            self.frame("E", number, struct.pack("<q", time.monotonic_ns()), f"{how}: not sent".encode())
+        self.left = 0
+
+    def run(self) -> None:
+        signal.signal(signal.SIGTERM, self.on_signal)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        self.start_ns = self.freed_ns = self.limit_ns = 0
+        self.prepare()
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        hot = time.process_time()
+        wall = time.monotonic_ns()
+        self.play()
+        health: dict[str, Any] = {
+            "cpu_s": time.process_time(),
+            "hot_cpu_s": time.process_time() - hot,
+            "wall_s": (time.monotonic_ns() - wall) / 1e9,
+            "first_send_cpu_s": self.first_send_cpu_s,
+            "polls": self.polls,
+            "kernel_clock": self.kernel_clock,
+            "start_ns": self.start_ns,
+        }
+        if self.stopped:
+            self.finish("deadline" if self.stopped == "deadline" else "aborted")
+        self.sample_clocks()
+        health["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        health["stopped"] = self.stopped
+        self.frame("H", 0, json.dumps(health).encode())
+
+    def on_signal(self, number: int, _: object) -> None:
+        self.stopped = signal.Signals(number).name
+
+
+class Tls:
+    """TLS over memory buffers, so that the ciphertext's kernel stamps stay ours to read."""
+
+    def __init__(self, context: Any, server_name: str) -> None:
+        import ssl
+
+        self.want = ssl.SSLWantReadError
+        self.over = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=server_name)
+
+    def handshake(self, received: bytes) -> tuple[bool, bytes]:
+        self.incoming.write(received)
+        try:
+            self.object.do_handshake()
+        except self.want:
+            return False, self.outgoing.read()
+        return True, self.outgoing.read()
+
+    def encrypt(self, plain: Any) -> bytes:
+        self.object.write(plain)
+        return bytes(self.outgoing.read())
+
+    def decrypt(self, received: bytes) -> bytes | None:
+        """Plain text; ``None`` when no whole record is there yet, empty at the end of the stream."""
+        self.incoming.write(received)
+        plain = []
+        try:
+            while True:
+                plain.append(self.object.read(65536))
+        except self.want:
+            return b"".join(plain) or None
+        except self.over:
+            return b"".join(plain)
+
+
+def tls_context(options: dict[str, Any]) -> Any:
+    import ssl
+
+    context = ssl.create_default_context(cafile=options.get("ca_file") or None)
+    if not options.get("verify", True):
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+    return context
+
+
+if __name__ == "__main__":
+    Loop(sys.argv[1], sys.argv[2]).run()

@@ -1,0 +1,305 @@
+"""From the bytes and times of a request to what they mean: tokens, latencies, and how it ended. Pure."""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import msgspec
+
+from ..records import Outcome, RequestResult
+from . import sse, wire
+from .trace import RequestTrace
+
+
+class Asked(NamedTuple):
+    """What a request asked for, as far as reading its answer needs it."""
+
+    prompt_id: str
+    max_tokens: int
+    ignore_eos: bool = False
+    keep_text: bool = True
+
+
+class Reading(NamedTuple):
+    """One request reduced, with what the level's summary needs beside it. Times in ns of the monotonic clock."""
+
+    result: RequestResult
+    sent_ns: int
+    last_ns: int
+    """Time of the last token-bearing event; 0 when there was none."""
+    lags_ns: list[int]
+    """``read - kernel`` of every read that has a stamp."""
+    reads: int
+    """Reads that finished at least one token-bearing event."""
+    merged: int
+    """Reads that finished more than one: the times of all but the last are too late by at most the lag."""
+
+
+class _Delta(msgspec.Struct, gc=False):
+    content: str | None = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: msgspec.Raw | None = None
+
+
+class _Choice(msgspec.Struct, gc=False):
+    delta: _Delta | None = None
+    text: str | None = None
+    finish_reason: str | None = None
+
+
+class _Details(msgspec.Struct, gc=False):
+    cached_tokens: int | None = None
+
+
+class _Usage(msgspec.Struct, gc=False):
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    prompt_tokens_details: _Details | None = None
+
+
+class _Timings(msgspec.Struct, gc=False):
+    """llama.cpp's own account of a request (last chunk, or every chunk with ``timings_per_token``)."""
+
+    cache_n: int | None = None
+    prompt_n: int | None = None
+    predicted_n: int | None = None
+    draft_n: int | None = None
+    draft_n_accepted: int | None = None
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    choices: list[_Choice] = []
+    usage: _Usage | None = None
+    timings: _Timings | None = None
+    error: msgspec.Raw | None = None
+
+
+_decode = msgspec.json.Decoder(_Chunk).decode
+
+
+class _Stream:
+    """What the events of one response said."""
+
+    def __init__(self) -> None:
+        self.times_at: list[int] = []
+        """Raw offset behind each token-bearing event."""
+        self.counts: list[int] = []
+        self.texts: list[str] = []
+        self.usage: _Usage | None = None
+        self.timings: _Timings | None = None
+        self.finish: str | None = None
+        self.done = False
+        self.error = ""
+        self.malformed = ""
+        self.events = 0
+
+    def take(self, data: bytes, end: int) -> None:
+        self.events += 1
+        if data == b"[DONE]":
+            self.done = True
+            return
+        try:
+            chunk = _decode(data)
+        except msgspec.DecodeError as error:
+            self.malformed = self.malformed or f"{error}: {data[:120].decode('utf-8', 'replace')}"
+            return
+        counted: int | None = None
+        if chunk.usage is not None:
+            self.usage = chunk.usage
+            counted = chunk.usage.completion_tokens
+        if chunk.timings is not None:
+            self.timings = chunk.timings
+            counted = chunk.timings.predicted_n if counted is None else counted
+        if chunk.error is not None and bytes(chunk.error) != b"null":
+            self.error = self.error or bytes(chunk.error)[:300].decode("utf-8", "replace")
+        bearing = False
+        for choice in chunk.choices:
+            self.finish = choice.finish_reason or self.finish
+            delta = choice.delta
+            if delta is None:
+                text = choice.text
+            else:
+                text = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
+                if delta.tool_calls is not None and bytes(delta.tool_calls) not in (b"null", b"[]"):
+                    text = text or bytes(delta.tool_calls).decode("utf-8", "replace")
+            if text:
+                self.texts.append(text)
+                bearing = True
+        if bearing:
+            self.times_at.append(end)
+            self.counts.append(counted or 0)
+
+
+def _read_events(pieces: list[wire.Piece], stream: _Stream) -> bytes:
+    """Feed every event; returns bytes left over. Fast where each HTTP chunk is one ``data:`` line."""
+    take = stream.take
+    for index, (data, end) in enumerate(pieces):
+        if data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2 and b"\r" not in data:
+            take(data[6:-2], end)
+        else:
+            return _read_mixed(pieces[index:], stream)
+    return b""
+
+
+def _read_mixed(pieces: list[wire.Piece], stream: _Stream) -> bytes:
+    body_ends: list[int] = []
+    total = 0
+    for piece in pieces:
+        total += len(piece.data)
+        body_ends.append(total)
+    found, rest = sse.events(b"".join(piece.data for piece in pieces))
+    for event in found:
+        stream.take(event.data, pieces[bisect.bisect_left(body_ends, event.end)].end)
+    return rest
+
+
+def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Callable[[int], int]) -> Reading:
+    """Read one request. ``start_ns`` is the level's zero, ``monotonic`` maps a kernel stamp to the monotonic clock."""
+    raw = bytes(trace.raw)
+    answer = wire.response(raw, closed=trace.how in ("eof", "reset", "complete")) if raw else None
+    stream = _Stream()
+    rest = b""
+    streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip() == "text/event-stream"
+    if answer is not None and streamed:
+        rest = _read_events(answer.pieces, stream)
+    stamps = [monotonic(stamp) if stamp else 0 for stamp in trace.kernel_ns]
+    lags = [read - stamp for read, stamp in zip(trace.read_ns, stamps, strict=True) if stamp]
+    which = [bisect.bisect_left(trace.read_end, offset) for offset in stream.times_at]
+    times = [stamps[index] or trace.read_ns[index] for index in which]
+    distinct = len(set(which))
+    tokens, source = _tokens(stream)
+    outcome, detail = _outcome(trace, answer, stream, rest, streamed, tokens, asked)
+    text = "".join(stream.texts)
+    said, timed = _said(stream), _timed(trace.sent_ns, times, stream.counts, tokens)
+    return Reading(
+        result=RequestResult(
+            prompt_id=asked.prompt_id,
+            outcome=outcome,
+            detail=detail,
+            intended_s=(trace.intended_ns - start_ns) / 1e9 if trace.intended_ns else 0.0,
+            sent_s=(trace.sent_ns - start_ns) / 1e9 if trace.sent_ns else 0.0,
+            tokens_out=tokens,
+            token_source=source,
+            events=len(times),
+            text_sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else "",
+            text=text if asked.keep_text else "",
+            tokens_in=said.tokens_in,
+            tokens_cached=said.tokens_cached,
+            drafted=said.drafted,
+            accepted=said.accepted,
+            ttft_ms=timed.ttft_ms,
+            e2e_ms=timed.e2e_ms,
+            tpot_ms=timed.tpot_ms,
+            tokens_first=timed.tokens_first,
+            step_tokens=timed.step_tokens,
+            step_gap_ms=timed.step_gap_ms,
+        ),
+        sent_ns=trace.sent_ns,
+        last_ns=times[-1] if times else 0,
+        lags_ns=lags,
+        reads=distinct,
+        merged=distinct - sum(1 for i, index in enumerate(which) if which[i - 1 : i] != [index] and which[i + 1 : i + 2] != [index]),
+    )
+
+
+class _Said(NamedTuple):
+    """What the server counted beside the output."""
+
+    tokens_in: int | None
+    tokens_cached: int | None
+    drafted: int | None
+    accepted: int | None
+
+
+def _said(stream: _Stream) -> _Said:
+    usage, timings = stream.usage, stream.timings
+    tokens_in = usage.prompt_tokens if usage else None
+    cached = usage.prompt_tokens_details.cached_tokens if usage and usage.prompt_tokens_details else None
+    if timings is None:
+        return _Said(tokens_in, cached, None, None)
+    if tokens_in is None and timings.prompt_n is not None:
+        tokens_in = timings.prompt_n + (timings.cache_n or 0)
+    cached = timings.cache_n if timings.cache_n is not None else cached
+    return _Said(tokens_in, cached, timings.draft_n, timings.draft_n_accepted)
+
+
+class _Timed(NamedTuple):
+    ttft_ms: float | None = None
+    e2e_ms: float | None = None
+    tpot_ms: float | None = None
+    tokens_first: int = 1
+    step_tokens: tuple[int, ...] = ()
+    step_gap_ms: tuple[float, ...] = ()
+
+
+def _timed(sent_ns: int, times: list[int], counts: list[int], tokens: int) -> _Timed:
+    if not times:
+        return _Timed()
+    first = counts[0] or 1
+    later = tokens - first
+    return _Timed(
+        ttft_ms=(times[0] - sent_ns) / 1e6,
+        e2e_ms=(times[-1] - sent_ns) / 1e6,
+        tpot_ms=(times[-1] - times[0]) / 1e6 / later if later > 0 else None,
+        tokens_first=first,
+        step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
+        step_gap_ms=tuple(round((after - before) / 1e6, 4) for before, after in itertools.pairwise(times)),
+    )
+
+
+def _tokens(stream: _Stream) -> tuple[int, str]:
+    """Output tokens and where the count comes from: what the server says, before what we could count."""
+    if stream.usage is not None and stream.usage.completion_tokens is not None:
+        closing = stream.finish is not None or stream.done
+        return stream.usage.completion_tokens, "usage" if closing else "continuous_usage"
+    if stream.timings is not None and stream.timings.predicted_n is not None:
+        return stream.timings.predicted_n, "timings"
+    return (len(stream.times_at), "chunks") if stream.times_at else (0, "none")
+
+
+_ENDS = {
+    "reset": Outcome.RESET,
+    "refused": Outcome.REFUSED,
+    "stall": Outcome.STALL,
+    "deadline": Outcome.DEADLINE,
+    "aborted": Outcome.ABORTED,
+    "": Outcome.ABORTED,
+}
+_STATUS = {429: Outcome.HTTP_429, 503: Outcome.HTTP_503}
+
+
+def _outcome(
+    trace: RequestTrace, answer: wire.Response | None, stream: _Stream, rest: bytes, streamed: bool, tokens: int, asked: Asked
+) -> tuple[Outcome, str]:
+    """How a request ended. What the server said comes before how the connection ended, for it says more."""
+    if answer is not None and (answer.fault or trace.how == "malformed"):
+        return Outcome.MALFORMED_HTTP, answer.fault or "chunk size is not hexadecimal"
+    if answer is not None and answer.status is not None and answer.status != 200:
+        body = b"".join(piece.data for piece in answer.pieces)[:300].decode("utf-8", "replace")
+        retry = f" (retry-after {answer.retry_after})" if answer.retry_after else ""
+        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{retry}: {body}"
+    if stream.error:
+        return Outcome.ERROR_EVENT, stream.error
+    if trace.how in _ENDS:
+        return _ENDS[trace.how], trace.detail or f"after {len(stream.times_at)} events"
+    if stream.malformed:
+        return Outcome.MALFORMED_SSE, stream.malformed
+    if answer is None or not answer.complete:
+        return Outcome.EARLY_EOF, f"connection closed after {len(trace.raw)} bytes, {len(stream.times_at)} events"
+    if not streamed:
+        return Outcome.MALFORMED_SSE, f"content type {answer.content_type!r} where text/event-stream was asked for"
+    if rest.strip():
+        return Outcome.MALFORMED_SSE, f"the stream ends inside an event: {rest[:120].decode('utf-8', 'replace')}"
+    if stream.finish is None and not stream.done:
+        return Outcome.EARLY_EOF, f"neither finish_reason nor [DONE] after {len(stream.times_at)} events"
+    if not stream.times_at and tokens <= 0:
+        return Outcome.NO_TOKENS, f"finish_reason {stream.finish}"
+    if asked.ignore_eos and tokens < asked.max_tokens:
+        return Outcome.EARLY_STOP, f"{tokens} of {asked.max_tokens} tokens, finish_reason {stream.finish}"
+    return Outcome.OK, "" if stream.done else "no [DONE]"

@@ -1,0 +1,159 @@
+"""Workload and seed -> the prompts of each block. Pure: the same arguments give the same prompts on every machine.
+
+A workload is a set of templates (``data/workloads/*.toml``, written for this project) or the user's own file.  A *block* is a fixed
+set of prompts: block ``b`` is the same for every candidate, so that candidates can be compared pair by pair, and no
+prompt of one block stands in another, so that no prefix cache answers for the engine.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib.resources
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+
+from .config import Measure
+from .errors import BadWorkload
+from .records import Record
+
+BUILT_IN = ("chat", "copy", "edit", "summarise", "extract")
+_PLACEHOLDER = re.compile(r"\{(?:(\d+)\.\.(\d+)|([A-Za-z_]+)(?:@(\w+))?(?:\*(\d+)\.\.(\d+))?)\}")
+_DEPTH_LIMIT = 8
+
+
+class Prompt(Record, frozen=True):
+    """One request of a block."""
+
+    prompt_id: str
+    messages: tuple[tuple[str, str], ...]
+    """(role, content) pairs in order."""
+    max_tokens: int
+    due_s: float | None = None
+    """Replay: seconds after the start of the level; ``None`` = as the level's loop says."""
+    after: str = ""
+    """Replay: id of the prompt (earlier turn of the session) that must have been answered."""
+    delay_s: float = 0.0
+    """Replay: pause between the answer to ``after`` and this request."""
+    tools: str = ""
+    """JSON of the ``tools`` of a recorded request."""
+    ignore_eos: bool = False
+    """Ask the server to go on to ``max_tokens`` whatever it generates."""
+
+
+class Template(Record, frozen=True):
+    """A built-in workload."""
+
+    name: str
+    about: str
+    messages: tuple[tuple[str, str, bool], ...]
+    """(role, text, shared by the whole block)."""
+    fill: dict[str, tuple[str, ...]]
+
+
+def blocks(workload: str, *, seed: int, block: int, count: int, max_tokens: int) -> tuple[Prompt, ...]:
+    """The ``count`` prompts of block number ``block`` (from 0) of a built-in workload. Raises :class:`~leadline.errors.BadWorkload`.
+
+    A smaller ``count`` gives the first prompts of a larger one.
+
+    >>> [p.prompt_id for p in blocks("chat", seed=1, block=2, count=2, max_tokens=8)]
+    ['chat-1-2-0', 'chat-1-2-1']
+    """
+    template = built_in(workload)
+    if count < 1 or block < 0 or max_tokens < 1:
+        raise BadWorkload(
+            workload=workload, why=f"block {block} of {count} prompts, {max_tokens} tokens each", fix="counts and tokens are 1 and more"
+        )
+    prompts: list[Prompt] = []
+    seen: set[tuple[tuple[str, str], ...]] = set()
+    for number in range(count):
+        for attempt in range(100):  # two equal draws in one block are possible where a set is small: draw again
+            messages = _messages(template, seed, block, f"{number}/{attempt}")
+            if messages not in seen:
+                break
+        else:
+            raise BadWorkload(workload=workload, why=f"it has no {count} different prompts", fix="ask for fewer prompts a block")
+        seen.add(messages)
+        prompts.append(Prompt(prompt_id=f"{workload}-{seed}-{block}-{number}", messages=messages, max_tokens=max_tokens))
+    return tuple(prompts)
+
+
+def _messages(template: Template, seed: int, block: int, number: str) -> tuple[tuple[str, str], ...]:
+    rendered = []
+    for index, (role, text, shared) in enumerate(template.messages):
+        key = f"{template.name}/{seed}/{block}/{'shared' if shared else number}/{index if shared else ''}"
+        rendered.append((role, _Drawer(template.fill, key).render(text)))
+    return tuple(rendered)
+
+
+@functools.cache
+def built_in(workload: str) -> Template:
+    """Read a built-in workload. Raises :class:`~leadline.errors.BadWorkload`."""
+    if workload not in BUILT_IN:
+        raise BadWorkload(
+            workload=workload,
+            why="there is no built-in workload of that name",
+            fix=f"take one of {', '.join(BUILT_IN)}, or the path of a .jsonl file of your own prompts",
+        )
+    text = importlib.resources.files("leadline").joinpath(f"data/workloads/{workload}.toml").read_text("utf-8")
+    raw = tomllib.loads(text)
+    return Template(
+        name=workload,
+        about=raw["about"],
+        messages=tuple((m["role"], m["text"], m.get("shared", False)) for m in raw["messages"]),
+        fill={name: tuple(values) for name, values in raw["fill"].items()},
+    )
+
+
+class _Drawer:
+    """Fills placeholders. Every draw is a hash of the key and its number, so that no generator's history matters."""
+
+    def __init__(self, fill: dict[str, tuple[str, ...]], key: str) -> None:
+        self._fill = fill
+        self._key = key
+        self._draws = 0
+        self._bound: dict[str, str] = {}
+
+    def render(self, text: str, depth: int = 0) -> str:
+        if depth > _DEPTH_LIMIT:
+            raise ValueError(f"placeholders nested deeper than {_DEPTH_LIMIT}: {text}")
+        return _PLACEHOLDER.sub(lambda match: self._one(match, depth), text)
+
+    def _one(self, match: re.Match[str], depth: int) -> str:
+        low, high, name, bound, least, most = match.groups()
+        if low is not None:
+            return str(int(low) + self._draw(int(high) - int(low) + 1))
+        if name not in self._fill:
+            return match.group(0)  # braces of the text itself, as in code
+        if bound is not None:
+            key = f"{name}@{bound}"
+            if key not in self._bound:
+                self._bound[key] = self._choose(name, depth)
+            return self._bound[key]
+        if least is not None:
+            count = int(least) + self._draw(int(most) - int(least) + 1)
+            return "\n".join(self._choose(name, depth) for _ in range(count))
+        return self._choose(name, depth)
+
+    def _choose(self, name: str, depth: int) -> str:
+        options = self._fill[name]
+        return self.render(options[self._draw(len(options))], depth + 1)
+
+    def _draw(self, count: int) -> int:
+        self._draws += 1
+        digest = hashlib.blake2b(f"{self._key}/{self._draws}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "little") % count
+
+
+def digest(workloads: Iterable[str], measure: Measure) -> str:
+    """Fingerprint of everything about the prompts that two measurements must share to be compared (16 hex digits).
+
+    A built-in workload enters by its templates, a file by its name (its reader adds the content's own fingerprint).
+    """
+    said: list[object] = [measure.max_tokens, measure.prompts, measure.seed, measure.cache, measure.temperature]
+    for workload in workloads:
+        template = built_in(workload) if workload in BUILT_IN else None
+        said.append([workload, [template.messages, sorted(template.fill.items())] if template else None])
+    return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
