@@ -110,7 +110,11 @@ class Engine(Protocol):
 
 def engines() -> tuple[Engine, ...]:
     """Every adapter, most specific first."""
-    found: list[Engine] = []  # one line an adapter, alphabetical
+    from .llamacpp import LlamaCpp
+
+    found: list[Engine] = [  # one line an adapter, alphabetical
+        LlamaCpp(),
+    ]
     return tuple(found)
 
 
