@@ -1,0 +1,133 @@
+"""The board of a campaign: every measured cell, and how two candidates compare at a level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from . import acceptance as accepted
+from . import stats
+from .records import Acceptance, BlockResult, Candidate, Interval, Level, Outcome
+from .space import off_of, running
+from .state import Knowledge
+
+
+class Board:
+    """Measured cells of a campaign with the noise of its host, computed once for a decision."""
+
+    def __init__(self, knowledge: Knowledge, levels: Sequence[Level], found: Candidate) -> None:
+        self.knowledge = knowledge
+        self.levels = tuple(levels)
+        self.found = found
+        self.off = off_of(found)
+        refused = knowledge.refused
+        self.candidates = tuple(c for c in knowledge.candidates if c not in refused)
+        """Candidates that served and did not fail, in order of first launch."""
+        self._cells = {(c, level): knowledge.blocks(c, level) for c in self.candidates for level in self.levels}
+        repeated = [cell for cell in self._cells.values() if len({launch for launch, _ in cell}) > 1]
+        self.launch = stats.launch_spread(repeated)
+        self.noise_floor = stats.noise_floor(repeated)
+        self._priors = {level: self._prior(level) for level in self.levels}
+        self._contrasts: dict[tuple[Candidate, Candidate, Level], stats.Contrast | None] = {}
+
+    def cell(self, candidate: Candidate, level: Level) -> tuple[tuple[int, BlockResult], ...]:
+        """Valid blocks as (launch, block); () when the cell was not measured."""
+        return self._cells.get((candidate, level), ())
+
+    def measured(self, level: Level) -> tuple[Candidate, ...]:
+        return tuple(c for c in self.candidates if self.cell(c, level))
+
+    def anchor(self, level: Level) -> Candidate | None:
+        """What gains are counted from: as found, else speculation off, else whatever was measured first."""
+        here = self.measured(level)
+        return next((c for c in (self.found, self.off) if c in here), here[0] if here else None)
+
+    def contrast(self, a: Candidate, b: Candidate, level: Level) -> stats.Contrast | None:
+        """log(a / b) at a level, or None when they share no block there."""
+        key = (a, b, level)
+        if key not in self._contrasts:
+            left, right = self.cell(a, level), self.cell(b, level)
+            shared = {block.block for _, block in left} & {block.block for _, block in right}
+            self._contrasts[key] = stats.contrast(left, right, prior=self._priors[level], launch=self.launch) if shared and a != b else None
+        return self._contrasts[key]
+
+    def log_tok_s(self, candidate: Candidate, level: Level) -> float | None:
+        """Log throughput on the anchor's blocks: the anchor's own mean plus the contrast, so that block content cancels."""
+        anchor, cell = self.anchor(level), self.cell(candidate, level)
+        if not cell or anchor is None:
+            return None
+        versus = self.contrast(candidate, anchor, level)
+        base = cell if versus is None else self.cell(anchor, level)
+        mean = sum(math.log(block.output_tok_s) for _, block in base) / len(base)
+        return mean + (versus.mean if versus is not None else 0.0)
+
+    def sd(self, candidate: Candidate, level: Level) -> float:
+        """Standard error of the contrast with the anchor (of one launch's mean for the anchor itself)."""
+        anchor = self.anchor(level)
+        versus = self.contrast(candidate, anchor, level) if anchor is not None else None
+        if versus is not None:
+            return versus.sd
+        n = max(1, len(self.cell(candidate, level)))
+        return math.hypot(self._priors[level].sd / math.sqrt(2 * n), self.launch.sd)
+
+    def throughput(self, candidate: Candidate, level: Level, confidence: float) -> Interval | None:
+        """Output tok/s of the cell with the noise of a launch."""
+        cell = self.cell(candidate, level)
+        if not cell:
+            return None
+        return stats.estimate((block.output_tok_s for _, block in cell), confidence=confidence, launch=self.launch)
+
+    def acceptance(self, candidate: Candidate, workload: str) -> Acceptance | None:
+        """Acceptance of a candidate on a workload, all concurrencies together (it does not depend on the batch)."""
+        runs: list[Acceptance] = []
+        for trial in self.knowledge.of(candidate):
+            seen = [trial.acceptance(level) for level in self.levels if level.workload == workload]
+            if not any(seen):
+                seen = [block.acceptance for block in trial.blocks if block.level.workload == workload]
+            runs += [run for run in seen if run is not None]
+        return accepted.pooled(runs)
+
+    def alarms(self) -> tuple[str, ...]:
+        """Defects of the engine that the acceptance figures give away."""
+        out = []
+        for candidate in self.candidates:
+            for workload in dict.fromkeys(level.workload for level in self.levels):
+                runs = [
+                    (level.concurrency, run)
+                    for trial in self.knowledge.of(candidate)
+                    for level in self.levels
+                    if level.workload == workload and (run := trial.acceptance(level)) is not None
+                ]
+                text = accepted.depends_on_batch(runs)
+                if text:
+                    out.append(f"{candidate.label}, {workload}: {text}")
+        return tuple(out)
+
+    def running(self, candidate: Candidate) -> int | None:
+        return running(self.knowledge, candidate)
+
+    def median_ms(self, candidate: Candidate, level: Level, name: str) -> float | None:
+        """Median ``ttft_ms`` or ``tpot_ms`` of the served requests of a cell."""
+        values = sorted(
+            value
+            for _, block in self.cell(candidate, level)
+            for request in block.requests
+            if request.outcome is Outcome.OK and (value := getattr(request, name)) is not None
+        )
+        return values[len(values) // 2] if values else None
+
+    def tokens_out(self, level: Level) -> float | None:
+        """Mean output tokens of a served request at a level."""
+        counts = [
+            request.tokens_out
+            for candidate in self.measured(level)
+            for _, block in self.cell(candidate, level)
+            for request in block.requests
+            if request.outcome is Outcome.OK
+        ]
+        return sum(counts) / len(counts) if counts else None
+
+    def _prior(self, level: Level) -> stats.Spread:
+        """What a block's contrast spreads at this level, from all candidates there, capped so that one cell still counts."""
+        pooled = stats.block_spread([self.cell(c, level) for c in self.measured(level)])
+        return stats.Spread(sd=pooled.sd, df=min(pooled.df, 6.0))

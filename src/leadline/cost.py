@@ -1,0 +1,119 @@
+"""What a round costs, how many requests run at once, what waiting adds, and how far from the memory's limit that is.
+
+``R(B, k)`` is seconds per round at batch B and depth k, as served.  At a fixed batch it is close to linear in k for dense
+models (checked on published tables: interior depths within 2 % on average, 9 % at worst) and closer to linear in the number of
+expert weights read for mixtures of experts (MoESD, arXiv 2505.19645).  **Speculation off is not on that line**: the scaffold
+costs a share of a plain step even with few drafts, so depth 0 is always measured on its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .records import Record
+
+SCAFFOLD = 1.45
+"""R(B, 0) on the depth line over R(B, 0) measured without speculation: 1.8, 1.6, 1.6 on a GPU server, 1.3 on a CPU one."""
+SCAFFOLD_SD = 0.20
+"""Standard deviation of the log of that factor; used only while a single depth of an axis has been measured."""
+LINE_SD = 0.03
+"""Standard deviation of log R half way between two measured depths."""
+EXTRAPOLATED_SD = 0.06
+"""The same one depth ratio of two outside the measured depths."""
+
+
+class Experts(Record, frozen=True):
+    """A mixture of experts: how many there are in a layer and how many a token uses."""
+
+    total: int
+    active: int
+
+
+def experts_read(tokens: float, experts: Experts) -> float:
+    """Expected number of distinct experts that ``tokens`` tokens touch under uniform routing."""
+    untouched = math.pow(1 - experts.active / experts.total, tokens)
+    return experts.total * (1 - untouched)
+
+
+def abscissa(depth: int, batch: float, experts: Experts | None) -> float:
+    """What R is linear in at a fixed batch: drafts, or for a mixture of experts the experts read by ``batch * (depth + 1)`` tokens."""
+    return float(depth) if experts is None else experts_read(batch * (depth + 1), experts)
+
+
+def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Piecewise linear through ``points`` (sorted by x, at least one), continued with the outer slopes, never below a tenth."""
+    if len(points) == 1:
+        return points[0][1]
+    index = next((i for i in range(1, len(points) - 1) if x <= points[i][0]), len(points) - 1)
+    (x0, y0), (x1, y1) = points[index - 1], points[index]
+    value = y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return max(value, min(y for _, y in points) / 10)
+
+
+def place(depths: Sequence[int], depth: int) -> tuple[float, bool]:
+    """How far ``depth`` is from the measured depths: (0 at one of them .. 1 half way between neighbours or a factor 2 outside, inside)."""
+    if depth in depths:
+        return 0.0, True
+    below = [d for d in depths if d < depth]
+    above = [d for d in depths if d > depth]
+    if below and above:
+        u = (depth - max(below)) / (min(above) - max(below))
+        return math.sqrt(4 * u * (1 - u)), True
+    return abs(math.log2(depth / (max(below) if below else min(above)))), False
+
+
+class Waiting(Record, frozen=True):
+    """A closed loop of ``clients`` against ``running`` slots."""
+
+    batch: int
+    """Requests that decode at once."""
+    waits: float
+    """Mean wait of a request in units of its own running time (Little 1961); it adds to TTFT."""
+
+
+def closed_loop(clients: int, running: int | None) -> Waiting:
+    """Throughput stays at that of a full server above its capacity; the rest waits."""
+    if running is None or running >= clients:
+        return Waiting(batch=clients, waits=0.0)
+    slots = max(1, running)
+    return Waiting(batch=slots, waits=(clients - slots) / slots)
+
+
+def utilisation(rate_rps: float, tokens: float, peak_tok_s: float) -> float:
+    """Share of the peak that an open loop asks for; at 1 and above the queue grows without bound."""
+    return rate_rps * tokens / peak_tok_s
+
+
+class Roofline(Record, frozen=True):
+    """A round against the memory's bandwidth."""
+
+    floor_s: float
+    """Time to read what a round must read, once."""
+    share: float
+    """floor / measured round: 1 = the memory is the limit."""
+    text: str
+
+
+def roofline(
+    *, weight_bytes: float, kv_bytes: float, bandwidth_bytes_s: float, round_s: float, length: float, draft_bytes: float = 0.0
+) -> Roofline:
+    """Bytes moved in a round (weights once, the batch's KV once, the draft as often as it runs) against ``bandwidth_bytes_s``.
+
+    ``length`` is tokens a round yields per request. Above 0.7 a round cannot become much cheaper, so only accepting more
+    tokens helps; below 0.3 something else than memory is the limit and depth is not the lever.
+    """
+    floor = (weight_bytes + kv_bytes + draft_bytes) / bandwidth_bytes_s
+    share = floor / round_s
+    if share >= 0.7:
+        text = (
+            f"a round takes {1 / share:.2f} times what reading its bytes takes: memory is the limit, only more accepted tokens a round help"
+        )
+    elif share >= 0.3:
+        text = f"a round takes {1 / share:.1f} times what reading its bytes takes: up to that factor is left in kernels and scheduling"
+    else:
+        text = (
+            f"a round takes {1 / share:.1f} times what reading its bytes takes: memory is not the limit, "
+            "look at overhead before speculation depth"
+        )
+    return Roofline(floor_s=floor, share=share, text=f"{text} (now {length:.2f} tokens a round)")

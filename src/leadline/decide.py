@@ -1,0 +1,437 @@
+"""The next launch, or to stop and why.
+
+:func:`next_launch` is a pure function of the journal, so a resumed campaign decides what an uninterrupted one would have.
+The order of thought: baseline as found, speculation off, what the user asked for, the deepest depth of every axis, one shallow
+depth of every modelled axis; then whatever is expected to gain most per second; then confirmation of the winners that are not
+shown yet; last the configuration as found once more, which tells drift and the noise of a launch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+from scipy import special
+
+from . import space
+from .compare import Board
+from .config import Measure, Tune
+from .engines import Axis
+from .predict import Forecast
+from .records import Candidate, Level, PlannedLaunch, Record, Stop
+from .space import Option
+from .state import Knowledge, Trial
+
+LOAD_GUESS_S = {"llamacpp": 5.0}
+"""Load time assumed before a launch was seen, by engine."""
+OTHER_LOAD_GUESS_S = 90.0
+BLOCK_GUESS_S = 6.0
+"""Seconds of one block at one level before one was seen."""
+DEAR_S = 30.0
+"""A load longer than this dominates: such a launch plays every level."""
+AFTER_CRASH = 2 / 3
+"""Next depth tried after one crashed, as a share of it."""
+REPEATS = 2
+"""Launches of one candidate to settle one question, the first included; a third only when it decides the verdict."""
+
+
+def plan(
+    knowledge: Knowledge, axes: Sequence[Axis], tune: Tune, measure: Measure, levels: Sequence[Level], found: Candidate
+) -> tuple[PlannedLaunch, ...]:
+    """What is intended before anything is touched: the launches that do not depend on results, and the confirmation to come."""
+    desk = _Desk(knowledge, axes, tune, measure, levels, found)
+    launches = [launch for rule in (_baseline, _control, _asked, _deep) for launch in rule(desk)]
+    for index, axis in desk.axes():
+        mine = desk.of_axis(index)
+        deepest = next((launch.candidate for launch in launches if launch.candidate in [o.candidate for o in mine]), None)
+        depth = space.middle([o.candidate.depth for o in mine], deepest.depth) if deepest is not None and axis.modelled else None
+        for option in mine:
+            if option.candidate.depth == depth:
+                launches.append(desk.launch(option.candidate, "shallow", _WHY_SHALLOW.format(deep=deepest.depth if deepest else 0)))
+    if desk.options:
+        guess = desk.options[-1].candidate
+        between = [o.candidate for o in desk.options if o.candidate not in [launch.candidate for launch in launches]]
+        guess = between[len(between) // 2] if between else guess
+        why = "the winner that the launches above predict (this depth is a placeholder), to confirm it against the control"
+        launches.append(desk.launch(guess, "confirm", why, blocks=measure.confirm_blocks))
+        why = "the configuration as found once more: has the host drifted, and how far do two launches of one thing lie apart"
+        launches.append(desk.launch(found, "recheck", why))
+    return tuple(launches[: tune.max_launches])
+
+
+def next_launch(
+    knowledge: Knowledge,
+    axes: Sequence[Axis],
+    tune: Tune,
+    measure: Measure,
+    levels: Sequence[Level],
+    found: Candidate,
+    *,
+    now_s: float | None = None,
+) -> PlannedLaunch | Stop:
+    """What to start next, given everything known, or why nothing more.
+
+    A trial that leadline itself interrupted is decided again as if it had not begun, which yields the same launch: the campaign
+    skips the blocks it already has.  ``now_s`` (seconds since the epoch) counts time between trials of this sitting, too.
+    """
+    desk = _Desk(_settled(knowledge), axes, tune, measure, levels, found)
+    if desk.launches_left <= 0:
+        return Stop(rule="budget", why=f"{tune.max_launches} launches were allowed and are spent; raise max_launches to go on")
+    too_dear: PlannedLaunch | None = None
+    for rule in _RULES:
+        for launch in rule(desk):
+            fitted = desk.fit(launch, now_s)
+            if fitted is not None:
+                return fitted
+            too_dear = too_dear or launch
+    if too_dear is not None:
+        return Stop(
+            rule="budget",
+            why=f"{too_dear.candidate.label} would come next, but its {too_dear.seconds:.0f} s are over the limit of {desk.limits}",
+        )
+    return _finished(desk)
+
+
+def _settled(knowledge: Knowledge) -> Knowledge:
+    """Without the trials at the end that leadline interrupted."""
+    trials = list(knowledge.trials)
+    while trials and (trials[-1].open or (trials[-1].abandoned is not None and trials[-1].abandoned.retry)):
+        trials.pop()
+    return msgspec.structs.replace(knowledge, trials=tuple(trials))
+
+
+def spent_s(trial: Trial) -> float:
+    """Seconds a trial took, loading and measuring, whatever became of it."""
+    measured = sum(block.duration_s for block in trial.blocks) + (trial.load_s or 0.0)
+    return max(trial.down_s or 0.0, measured, trial.failed.after_s if trial.failed is not None else 0.0)
+
+
+class _Desk:
+    """Everything a rule looks at."""
+
+    def __init__(
+        self, knowledge: Knowledge, axes: Sequence[Axis], tune: Tune, measure: Measure, levels: Sequence[Level], found: Candidate
+    ) -> None:
+        self.knowledge = knowledge
+        self.all_axes = tuple(axes)
+        self.tune = tune
+        self.measure = measure
+        self.levels = tuple(levels)
+        self.found = found
+        self.off = space.off_of(found)
+        self.board = Board(knowledge, levels, found)
+        self.options = space.options(knowledge, axes, tune)
+        self.forecast = Forecast(self.board, self.options)
+        self.launches_left = tune.max_launches - knowledge.launches
+        self.trials = {c: [t for t in knowledge.of(c) if t.served or t.failed is not None] for c in {t.candidate for t in knowledge.trials}}
+
+    def axes(self) -> Iterator[tuple[int, Axis]]:
+        return iter(enumerate(self.all_axes))
+
+    def of_axis(self, index: int) -> list[Option]:
+        return [option for option in self.options if option.axis == index]
+
+    def tried(self, candidate: Candidate) -> int:
+        return len(self.trials.get(candidate, []))
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    @property
+    def load_s(self) -> float:
+        if self.knowledge.load_s is not None:
+            return self.knowledge.load_s
+        engine = self.knowledge.began.conditions.engine if self.knowledge.began is not None else ""
+        return LOAD_GUESS_S.get(engine, OTHER_LOAD_GUESS_S)
+
+    @property
+    def dear(self) -> bool:
+        return self.load_s > DEAR_S
+
+    def block_s(self, candidate: Candidate, level: Level) -> float:
+        """Expected seconds of one block: as measured, else from the anchor's and the predicted throughput."""
+        cell = self.board.cell(candidate, level)
+        if cell:
+            return sum(block.duration_s for _, block in cell) / len(cell)
+        anchor = self.board.anchor(level)
+        if anchor is None:
+            return BLOCK_GUESS_S
+        base = self.board.cell(anchor, level)
+        seconds = sum(block.duration_s for _, block in base) / len(base)
+        option = next((o for o in self.options if o.candidate == candidate), None)
+        outlook = self.forecast.outlook(option, level) if option is not None else None
+        here = self.board.log_tok_s(anchor, level)
+        return seconds * math.exp(here - outlook.mean) if outlook is not None and here is not None else seconds
+
+    def launch(
+        self, candidate: Candidate, kind: str, why: str, *, levels: Sequence[Level] | None = None, blocks: int | None = None
+    ) -> PlannedLaunch:
+        chosen = self.levels if levels is None else tuple(levels)
+        n = self.measure.explore_blocks if blocks is None else blocks
+        n = max(1, min(n, self.measure.max_blocks))
+        seconds = self.load_s + n * sum(self.block_s(candidate, level) for level in chosen)
+        return PlannedLaunch(candidate=candidate, why=why, levels=chosen, blocks=n, seconds=round(seconds, 1), kind=kind)
+
+    @property
+    def limits(self) -> str:
+        return f"{self.tune.max_minutes:g} minutes ({self.tune.max_down_minutes:g} of downtime)"
+
+    def left_s(self, now_s: float | None) -> float:
+        spent = sum(spent_s(trial) for trial in self.knowledge.trials)
+        if now_s is not None and self.knowledge.trials:
+            trials = self.knowledge.trials
+            start = max((i + 1 for i, trial in enumerate(trials) if trial.abandoned is not None), default=0)
+            earlier = sum(spent_s(trial) for trial in trials[:start])
+            if start < len(trials):
+                spent = max(spent, earlier + now_s - trials[start].at_s)
+        down = self.tune.max_down_minutes * 60 - self.knowledge.down_s
+        return min(self.tune.max_minutes * 60 - spent, down)
+
+    def fit(self, launch: PlannedLaunch, now_s: float | None) -> PlannedLaunch | None:
+        """The launch with as many blocks as the time left allows; None when not even one (two, if it is to be compared) fits."""
+        left = self.left_s(now_s)
+        if launch.kind not in ("recheck", "baseline", "control"):
+            left -= self.reserve_s
+        each = (launch.seconds - self.load_s) / launch.blocks
+        least = min(launch.blocks, 1 if launch.kind == "recheck" else 2)
+        blocks = min(launch.blocks, int((left - self.load_s) / each) if each > 0 else launch.blocks)
+        if blocks < least:
+            return None
+        return msgspec.structs.replace(launch, blocks=blocks, seconds=round(self.load_s + blocks * each, 1))
+
+    @property
+    def reserve_s(self) -> float:
+        """Kept back so that the configuration as found can be looked at once more."""
+        if self.tried(self.found) != 1 or self.found not in self.board.candidates:
+            return 0.0
+        return min(self.load_s + sum(self.block_s(self.found, level) for level in self.levels), 0.15 * self.tune.max_minutes * 60)
+
+    # -- worth --------------------------------------------------------------------------------------------------------
+
+    def leader(self, level: Level) -> tuple[Candidate, float] | None:
+        """Best measured candidate of a level with its log throughput."""
+        seen = [(self.board.log_tok_s(c, level), c) for c in self.board.measured(level)]
+        known = [(value, c) for value, c in seen if value is not None]
+        if not known:
+            return None
+        value, best = max(known, key=lambda pair: (pair[0], pair[1] == self.found, -pair[1].depth))
+        return best, value
+
+    def hope(self, option: Option, level: Level) -> float:
+        """Expected gain (log) over the leader beyond what would matter, if the option were measured at the level."""
+        outlook, top = self.forecast.outlook(option, level), self.leader(level)
+        if outlook is None or top is None:
+            return 0.0
+        leader, value = top
+        matters = math.log1p(self.tune.min_gain if leader == self.found else self.tune.tie)
+        return expected_excess(outlook.mean - value - matters, outlook.sd)
+
+    def contested(self, option: Option) -> tuple[Level, ...]:
+        """Levels at which the option may still win something worth having and has not been measured."""
+        enough = self.tune.tie * (0.5 if self.dear else 0.25)
+        return tuple(level for level in self.levels if not self.board.cell(option.candidate, level) and self.hope(option, level) > enough)
+
+    def comparisons(self, level: Level) -> int:
+        """Claims that may be made at once: every candidate of the level, at every level."""
+        return max(1, len(self.board.measured(level)) - 1) * len(self.levels)
+
+    def shown(self, candidate: Candidate, level: Level) -> bool | None:
+        """Whether it differs from the configuration as found, whatever else was looked at; None when they do not pair."""
+        versus = self.board.contrast(candidate, self.found, level)
+        return versus.interval(self.tune.confidence, self.comparisons(level)).excludes_one if versus is not None else None
+
+
+def expected_excess(mean: float, sd: float) -> float:
+    """E[max(0, x)] of a normal x."""
+    if sd <= 0:
+        return max(0.0, mean)
+    z = mean / sd
+    return mean * float(special.ndtr(z)) + sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+# -- rules, in order ---------------------------------------------------------------------------------------------------
+
+_WHY_SHALLOW = "with depth {deep} it gives the cost of a draft token, and with that every depth between"
+
+
+def _baseline(desk: _Desk) -> Iterator[PlannedLaunch]:
+    if not desk.tried(desk.found) and desk.found not in desk.knowledge.refused:
+        blocks = _control_blocks(desk.measure)
+        yield desk.launch(desk.found, "baseline", "the service as found: everything is compared with it", blocks=blocks)
+
+
+def _control(desk: _Desk) -> Iterator[PlannedLaunch]:
+    if desk.off != desk.found and not desk.tried(desk.off) and desk.off not in desk.knowledge.refused:
+        blocks = _control_blocks(desk.measure)
+        yield desk.launch(desk.off, "control", "speculation off: what speculation has to beat, and no model predicts it", blocks=blocks)
+
+
+def _control_blocks(measure: Measure) -> int:
+    """Everything is compared with it, so it is worth more blocks than one of many candidates."""
+    return -(-(measure.explore_blocks + measure.confirm_blocks) // 2)
+
+
+def _asked(desk: _Desk) -> Iterator[PlannedLaunch]:
+    for candidate, warning in space.asked(desk.knowledge, desk.all_axes, desk.tune):
+        if not desk.knowledge.of(candidate):
+            why = "asked for" + (f", although it should not start: {warning}" if warning else "")
+            yield desk.launch(candidate, "asked", why)
+
+
+def _deep(desk: _Desk) -> Iterator[PlannedLaunch]:
+    for index, axis in desk.axes():
+        mine = desk.of_axis(index)
+        if not mine or any(option.candidate in desk.board.candidates for option in mine):
+            continue
+        crashed = [c.depth for c in desk.knowledge.refused if c.algorithm == axis.algorithm]
+        below = [option for option in mine if not crashed or option.candidate.depth <= AFTER_CRASH * min(crashed)]
+        option = (below or mine[:1])[-1]
+        why = "the deepest that starts: its acceptance at every position tells that of all shallower depths"
+        if crashed:
+            why = f"depth {min(crashed)} failed: a depth well below it, for acceptance at every position"
+        elif not axis.modelled:
+            why = f"first point of {axis.algorithm}, which no model covers"
+        if option.risky:
+            why += "; whether it starts is not known"
+        levels = _worth(desk, mine)
+        if levels:
+            yield desk.launch(option.candidate, "deep", why, levels=levels)
+
+
+def _shallow(desk: _Desk) -> Iterator[PlannedLaunch]:
+    for index, axis in desk.axes():
+        mine = desk.of_axis(index)
+        seen = [option for option in mine if option.candidate in desk.board.candidates]
+        if not axis.modelled or len(seen) != 1:
+            continue
+        deepest = seen[0].candidate.depth
+        depth = space.middle([option.candidate.depth for option in mine], deepest)
+        option = next((o for o in mine if o.candidate.depth == depth), None)
+        levels = _worth(desk, mine)
+        if option is not None and levels:
+            yield desk.launch(option.candidate, "shallow", _WHY_SHALLOW.format(deep=deepest), levels=levels)
+
+
+def _worth(desk: _Desk, options: Sequence[Option]) -> tuple[Level, ...]:
+    """Levels at which any of these may win; all levels where the launch itself is what costs."""
+    if not any(desk.board.anchor(level) for level in desk.levels):
+        return desk.levels
+    contested = {level for option in options for level in desk.contested(option)}
+    return desk.levels if desk.dear and contested else tuple(level for level in desk.levels if level in contested)
+
+
+def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """Unmeasured candidates by expected gain per second."""
+    ranked = []
+    for option in desk.options:
+        levels = desk.contested(option)
+        if not levels:
+            continue
+        gain = sum(desk.hope(option, level) for level in levels) / len(desk.levels)
+        played = desk.levels if desk.dear else levels
+        launch = desk.launch(option.candidate, "explore", "", levels=[v for v in played if not desk.board.cell(option.candidate, v)])
+        ranked.append((gain / launch.seconds, gain, option, levels, launch))
+    for _, gain, option, levels, launch in sorted(ranked, key=lambda row: (-row[0], row[2].candidate)):
+        best_at = [level for level in levels if _predicted_best(desk, option, level)]
+        if best_at:
+            why = f"predicted best at {', '.join(level.label for level in best_at)}"
+            yield msgspec.structs.replace(launch, kind="confirm", why=why)
+        else:
+            why = f"may still win at {', '.join(level.label for level in levels)}; worth {gain:.1%} on average, more than anything else a second"
+            yield msgspec.structs.replace(launch, why=why)
+
+
+def _predicted_best(desk: _Desk, option: Option, level: Level) -> bool:
+    mine, top = desk.forecast.outlook(option, level), desk.leader(level)
+    if mine is None or top is None or mine.mean < top[1]:
+        return False
+    others = [desk.forecast.outlook(o, level) for o in desk.options if not desk.board.cell(o.candidate, level)]
+    return all(other is None or other.mean <= mine.mean for other in others)
+
+
+def _confirm(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """Winners that are not shown yet, again in a launch of their own; then the configuration they are compared with."""
+    unsure: dict[Candidate, list[Level]] = {}
+    final: dict[Candidate, list[Level]] = {}
+    for level in desk.levels:
+        top = desk.leader(level)
+        if top is None or top[0] == desk.found or desk.board.anchor(level) != desk.found:
+            continue
+        versus = desk.board.contrast(top[0], desk.found, level)
+        if versus is not None and versus.mean >= math.log1p(desk.tune.min_gain) and not desk.shown(top[0], level):
+            unsure.setdefault(top[0], []).append(level)
+        elif not desk.dear and _launches_at(desk, top[0], level) < REPEATS:
+            final.setdefault(top[0], []).append(level)
+    for group, why in ((unsure, "leads at {at}, but that is not shown yet"), (final, "won at {at}: once more in a launch of its own")):
+        for candidate, levels in group.items():
+            most = REPEATS + (1 if group is unsure else 0)
+            again = [level for level in levels if _launches_at(desk, candidate, level) < most]
+            if again:
+                text = why.format(at=", ".join(level.label for level in again))
+                yield desk.launch(candidate, "confirm", text, levels=again, blocks=desk.measure.confirm_blocks)
+    behind = [level for levels in unsure.values() for level in levels if _launches_at(desk, desk.found, level) < REPEATS + 1]
+    if behind:
+        text = f"the winner at {', '.join(level.label for level in behind)} is not shown yet: the side it is compared with, once more"
+        yield desk.launch(desk.found, "confirm", text, levels=behind, blocks=desk.measure.confirm_blocks)
+
+
+def _launches_at(desk: _Desk, candidate: Candidate, level: Level) -> int:
+    return len({launch for launch, _ in desk.board.cell(candidate, level)})
+
+
+def _recheck(desk: _Desk) -> Iterator[PlannedLaunch]:
+    others = [c for c in desk.board.candidates if c != desk.found]
+    if desk.found in desk.board.candidates and others and desk.tried(desk.found) == 1:
+        why = "the configuration as found once more: has the host drifted, and how far do two launches of one thing lie apart"
+        yield desk.launch(desk.found, "recheck", why)
+
+
+_RULES: tuple[Callable[[_Desk], Iterator[PlannedLaunch]], ...] = (
+    _baseline,
+    _control,
+    _asked,
+    _deep,
+    _shallow,
+    _contest,
+    _confirm,
+    _recheck,
+)
+
+
+# -- stopping ----------------------------------------------------------------------------------------------------------
+
+
+class _Standing(Record, frozen=True):
+    better: tuple[str, ...]
+    unsure: tuple[str, ...]
+
+
+def _finished(desk: _Desk) -> Stop:
+    if not desk.board.candidates:
+        return Stop(rule="exhausted", why="no configuration served: neither as found nor any candidate")
+    left = [o for o in desk.options if any(not desk.board.cell(o.candidate, level) for level in desk.levels)]
+    standing = _standing(desk)
+    if not standing.better:
+        tail = f"; not shown either way: {', '.join(standing.unsure)}" if standing.unsure else ""
+        if not left:
+            return Stop(rule="exhausted", why=f"every candidate that starts was measured and none beats the configuration as found{tail}")
+        why = f"nothing that is left can be expected to gain {desk.tune.min_gain:.0%} or more over the configuration as found{tail}"
+        return Stop(rule="nothing_to_gain", why=why)
+    tail = f"; still open: {', '.join(standing.unsure)}" if standing.unsure else ""
+    if not left:
+        return Stop(rule="exhausted", why=f"every candidate that starts was measured{tail}")
+    return Stop(rule="resolved", why=f"no other candidate is expected to win more than {desk.tune.tie:.0%} anywhere{tail}")
+
+
+def _standing(desk: _Desk) -> _Standing:
+    better: list[str] = []
+    unsure: list[str] = []
+    for level in desk.levels:
+        top = desk.leader(level)
+        if top is None or top[0] == desk.found:
+            continue
+        versus = desk.board.contrast(top[0], desk.found, level)
+        if versus is None or versus.mean < math.log1p(desk.tune.min_gain):
+            continue
+        (better if desk.shown(top[0], level) else unsure).append(level.label)
+    return _Standing(better=tuple(better), unsure=tuple(unsure))

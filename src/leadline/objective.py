@@ -1,0 +1,93 @@
+"""What the user wants, as weights over the levels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+from .config import Tune
+from .errors import ConfigError
+from .records import Level
+
+NAMES = ("single", "peak", "balanced", "goodput")
+
+
+def weights(tune: Tune, levels: Sequence[Level]) -> tuple[tuple[Level, float], ...]:
+    """Weight of every level that counts for the objective; they add up to 1.
+
+    ``single``: lowest concurrency of every workload; ``peak``: the highest; ``balanced`` and ``goodput``: all alike; a mix such as
+    ``1:0.7,4:0.3``: share of the time at each concurrency, workloads alike.  Raises :class:`~leadline.errors.ConfigError`.
+    """
+    objective = tune.objective.strip()
+    if objective == "goodput" and tune.ttft_ms is None and tune.tpot_ms is None:
+        raise _bad(objective, "goodput needs a limit", "set ttft_ms or tpot_ms (or both) in [tune]")
+    if objective in ("single", "peak"):
+        pick = min if objective == "single" else max
+        by_workload = {w: [level for level in levels if level.workload == w] for w in dict.fromkeys(level.workload for level in levels)}
+        chosen = [pick(mine, key=_load) for mine in by_workload.values()]
+        return tuple((level, 1 / len(chosen)) for level in chosen)
+    if objective in ("balanced", "goodput"):
+        return tuple((level, 1 / len(levels)) for level in levels)
+    return _mix(objective, levels)
+
+
+def parse_mix(text: str) -> tuple[tuple[int, float], ...]:
+    """``1:0.7,4:0.3`` as ((1, 0.7), (4, 0.3)), scaled to add up to 1. Raises :class:`~leadline.errors.ConfigError`."""
+    out: dict[int, float] = {}
+    for part in text.split(","):
+        concurrency, colon, share = part.strip().partition(":")
+        try:
+            value = float(share)
+        except ValueError:
+            value = -1.0
+        if not colon or not concurrency.strip().isdigit() or not value > 0 or int(concurrency) in out:
+            names = ", ".join(NAMES)
+            raise _bad(
+                text, f"{part.strip()!r} is no concurrency:share", f"write one of {names}, or a traffic mix such as 1:0.7,4:0.2,16:0.1"
+            )
+        out[int(concurrency)] = value
+    total = sum(out.values())
+    return tuple((concurrency, share / total) for concurrency, share in sorted(out.items()))
+
+
+def observed_mix(running: Iterable[tuple[float, float]], concurrencies: Sequence[int]) -> tuple[tuple[int, float], ...]:
+    """A traffic mix from samples of an engine's own gauge of running (and queued) requests.
+
+    ``running`` holds (seconds, requests) in order of time; each sample holds until the next. Idle time does not count: nobody
+    waits then. Each sample goes to the nearest of ``concurrencies`` on a log scale. Returns () when the service was idle.
+    """
+    samples = list(running)
+    shares = dict.fromkeys(sorted(concurrencies), 0.0)
+    for (start, requests), (end, _) in itertools.pairwise(samples):
+        if requests > 0 and end > start:
+            nearest = min(shares, key=lambda c: (abs(_ratio(requests, c)), c))
+            shares[nearest] += end - start
+    total = sum(shares.values())
+    return tuple((c, share / total) for c, share in shares.items() if share > 0) if total else ()
+
+
+def _ratio(requests: float, concurrency: int) -> float:
+    return max(requests / concurrency, concurrency / requests)
+
+
+def _load(level: Level) -> float:
+    return level.rate_rps if level.rate_rps is not None else float(level.concurrency)
+
+
+def _mix(objective: str, levels: Sequence[Level]) -> tuple[tuple[Level, float], ...]:
+    out = []
+    for concurrency, share in parse_mix(objective):
+        mine = [level for level in levels if level.concurrency == concurrency and level.rate_rps is None]
+        if not mine:
+            have = ",".join(str(c) for c in sorted({level.concurrency for level in levels}))
+            raise _bad(
+                objective,
+                f"the mix names concurrency {concurrency}, which is not measured (levels: {have})",
+                f"add {concurrency} to the concurrencies or leave it out of the mix",
+            )
+        out += [(level, share / len(mine)) for level in mine]
+    return tuple(out)
+
+
+def _bad(objective: str, what: str, fix: str) -> ConfigError:
+    return ConfigError(place=f"[tune] objective = {objective!r}", what=what, fix=fix)
