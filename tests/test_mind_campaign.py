@@ -11,7 +11,7 @@ from leadline.engines import Axis
 from leadline.recommend import recommend
 from leadline.records import Abandoned, Candidate, Capacity, FrontierRow, Intended, Level, Measured, PlannedLaunch, Stop, Verdict
 from leadline.state import fold
-from planted import OFF, Noise, Player, Surface, campaign, counts, depth_curve, llamacpp_demo, rename
+from replay import OFF, Noise, Player, Surface, campaign, counts, depth_curve, llamacpp_demo, rename
 
 LEVELS = tuple(Level(workload="chat", concurrency=c) for c in (1, 4, 16))
 
