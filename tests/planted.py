@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+
 from leadline.records import (
     OFF,
     Acceptance,
@@ -266,27 +268,19 @@ def h200_blocks(candidate: Candidate, shift: int, count: int = 6) -> list[BlockR
 
 
 def h200_predictions() -> tuple[Prediction, ...]:
+    """Depths 1 to 5 as they are and 6 to 10 with 20 running requests, a few percent off the planted truth."""
     shown = []
-    for candidate, rates in H200_TOK_S.items():
-        for level, tok_s in zip(CHAT, rates, strict=True):
-            off = 1.0 + 0.03 * ((candidate.depth * 7 + level.concurrency) % 3 - 1)
-            value = tok_s * off
-            shown.append(
-                Prediction(
-                    candidate=candidate,
-                    level=level,
-                    output_tok_s=Interval(value=value, low=value * 0.93, high=value * 1.07, n=2, unit="tok/s", method="round model"),
-                    tpot_ms=Interval(
-                        value=970 * level.concurrency / value,
-                        low=900 * level.concurrency / value,
-                        high=1040 * level.concurrency / value,
-                        n=2,
-                        unit="ms",
-                        method="round model",
-                    ),
-                    method="acceptance of the deep run, cost between two measured depths",
-                )
-            )
+    depths = sorted(H200_TOK_S, key=lambda candidate: candidate.depth)
+    for depth in range(1, 11):
+        candidate = Candidate(algorithm="EAGLE", depth=depth, settings=PINNED if depth > 5 else ())
+        for index, level in enumerate(CHAT):
+            truth = float(np.interp(depth, [c.depth for c in depths], [H200_TOK_S[c][index] for c in depths]))
+            value = truth * (1.0 + 0.03 * ((depth * 7 + index) % 3 - 1))
+            tok_s = Interval(value=value, low=value * 0.94, high=value * 1.06, n=2, unit="tok/s", method="round model")
+            low, mid, high = (970 * level.concurrency / at for at in (tok_s.high, tok_s.value, tok_s.low))
+            tpot = Interval(value=mid, low=low, high=high, n=2, unit="ms", method="round model")
+            method = "acceptance of the deep run, cost between two measured depths"
+            shown.append(Prediction(candidate=candidate, level=level, output_tok_s=tok_s, tpot_ms=tpot, method=method))
     return tuple(shown)
 
 
@@ -344,6 +338,9 @@ def crash_campaign(*, asked: bool = True) -> list[AnyEvent]:
     for shift, (candidate, kind, why, load_s) in enumerate(steps):
         if asked and shift == 1:
             _asked_for_ten(story)
+        if shift == 4:
+            planned = PlannedLaunch(candidate=candidate, why=why, levels=CHAT, blocks=6, seconds=210.0, kind=kind)
+            story.add(Decided(at_s=story.now_s, stop=None, next=planned, predictions=h200_predictions()))
         _h200_trial(story, candidate, kind, why, load_s, shift)
     story.add(
         Decided(

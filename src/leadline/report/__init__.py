@@ -13,6 +13,7 @@ import msgspec
 from rich.console import RenderableType
 
 from ..state import Knowledge
+from . import html as _html
 from . import markdown as _markdown
 from . import text as _text
 from .document import Document, document
@@ -33,10 +34,15 @@ def markdown(known: Knowledge) -> str:
     return _markdown.render(document(known))
 
 
+def html(known: Knowledge) -> str:
+    """The same as one self-contained HTML page."""
+    return _html.render(document(known))
+
+
 def as_json(known: Knowledge) -> dict[str, Any]:
     """The same as JSON-ready builtins; the format's name stands in ``format``."""
     built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document(known)))
     return built
 
 
-__all__ = ["Document", "as_json", "document", "markdown", "renderable", "text"]
+__all__ = ["Document", "as_json", "document", "html", "markdown", "renderable", "text"]

@@ -46,7 +46,11 @@ class Cell(Record, frozen=True):
     gain_vs_found: Interval | None = None
     gain_vs_off: Interval | None = None
     predicted_tok_s: Interval | None = None
+    """The last prediction made **before** this cell was first measured: the honest test of the model. ``None`` if there was none."""
     predicted_tpot_ms: Interval | None = None
+    model_tok_s: Interval | None = None
+    """What the model says at the end, fitted to everything measured."""
+    model_tpot_ms: Interval | None = None
     acceptance_length: float | None = None
     acceptance_rate: float | None = None
     positions: tuple[float, ...] = ()
@@ -97,9 +101,9 @@ def cells(known: Knowledge) -> tuple[Cell, ...]:
     for candidate in candidates:
         for level in levels:
             rows = rows_of(known, candidate, level)
-            prediction = predicted.get((candidate, level))
-            if rows or prediction is not None:
-                made.append(_cell(known, candidate, level, rows, prediction, off))
+            foretold = predicted.get((candidate, level), Foretold())
+            if rows or foretold.made:
+                made.append(_cell(known, candidate, level, rows, foretold, off))
     return tuple(made)
 
 
@@ -145,20 +149,38 @@ def by_block(rows: Sequence[BlockRow]) -> dict[int, float]:
     return {block: statistics.geometric_mean(values) for block, values in seen.items()}
 
 
-def _predictions(known: Knowledge) -> dict[tuple[Candidate, Level], Prediction]:
-    """The last prediction made for every cell **before** it was measured would be the fair one; the journal's order gives the last at all."""
-    return {(p.candidate, p.level): p for decided in known.decided for p in decided.predictions}
+class Foretold(Record, frozen=True):
+    """Predictions of one cell in the order in which they were journaled, each with its time."""
+
+    made: tuple[tuple[float, Prediction], ...] = ()
+
+    @property
+    def last(self) -> Prediction | None:
+        return self.made[-1][1] if self.made else None
+
+    def before(self, at_s: float | None) -> Prediction | None:
+        """The last one made before ``at_s``; any if the cell was never measured."""
+        return next((prediction for when, prediction in reversed(self.made) if at_s is None or when <= at_s), None)
+
+
+def _predictions(known: Knowledge) -> dict[tuple[Candidate, Level], Foretold]:
+    made: dict[tuple[Candidate, Level], list[tuple[float, Prediction]]] = {}
+    for decided in known.decided:
+        for prediction in decided.predictions:
+            made.setdefault((prediction.candidate, prediction.level), []).append((decided.at_s, prediction))
+    return {key: Foretold(made=tuple(values)) for key, values in made.items()}
 
 
 def _cell(
-    known: Knowledge, candidate: Candidate, level: Level, rows: tuple[BlockRow, ...], prediction: Prediction | None, off: Candidate | None
+    known: Knowledge, candidate: Candidate, level: Level, rows: tuple[BlockRow, ...], foretold: Foretold, off: Candidate | None
 ) -> Cell:
     used = [row for row in rows if row.used]
     ours = by_block(rows)
     found = known.began.found if known.began is not None else None
     against = [by_block(rows_of(known, other, level)) if other is not None else {} for other in (found, off)]
     acceptance = next((seen for trial in reversed(known.of(candidate)) if (seen := trial.acceptance(level)) is not None), None)
-    positions = _positions(acceptance)
+    first_s = next((trial.at_s for trial in known.of(candidate) if trial.at(level)), None)
+    model, prediction = foretold.last, foretold.before(first_s)
     return Cell(
         candidate=candidate,
         level=level,
@@ -169,11 +191,13 @@ def _cell(
         gain_vs_off=paired(ours, against[1]) if candidate != off else None,
         predicted_tok_s=prediction.output_tok_s if prediction else None,
         predicted_tpot_ms=prediction.tpot_ms if prediction else None,
+        model_tok_s=model.output_tok_s if model else None,
+        model_tpot_ms=model.tpot_ms if model else None,
         acceptance_length=_length(acceptance),
         acceptance_rate=acceptance.accepted / acceptance.drafted
         if acceptance and acceptance.drafted and acceptance.accepted is not None
         else None,
-        positions=positions,
+        positions=_positions(acceptance),
         rounds=acceptance.rounds if acceptance else None,
         simulated=acceptance.simulated if acceptance else False,
         blocks=rows,

@@ -6,6 +6,7 @@ A renderer only formats; a figure that is not in :class:`Document` cannot appear
 from __future__ import annotations
 
 import itertools
+import statistics
 
 from .. import __version__
 from ..records import (
@@ -36,6 +37,19 @@ class Change(Record, frozen=True):
     flag: str
     found: str | None
     best: str | None
+
+
+class ModelCheck(Record, frozen=True):
+    """How the predictions that were made before a measurement fared."""
+
+    cells: int
+    error_median: float
+    """Median of |predicted / measured - 1|."""
+    error_worst: float
+    """Signed error of the worst cell, predicted / measured - 1."""
+    worst: str
+    inside: int
+    """Cells whose measured mean lies inside the predicted interval."""
 
 
 class TrialRow(Record, frozen=True):
@@ -103,6 +117,7 @@ class Document(Record, frozen=True):
     trials: tuple[TrialRow, ...]
     failed: tuple[FailedTrial, ...]
     stop: Stop | None
+    model_check: ModelCheck | None
     noise_floor: Interval | None
     conditions: Conditions | None
     settings: tuple[tuple[str, str], ...]
@@ -151,6 +166,7 @@ def document(known: Knowledge) -> Document:
         trials=rows,
         failed=tuple(_failed(trial) for trial in known.trials if trial.failed is not None),
         stop=next((decided.stop for decided in reversed(known.decided) if decided.stop is not None), None),
+        model_check=_model_check(every),
         noise_floor=verdict.noise_floor if verdict else None,
         conditions=began.conditions if began else None,
         settings=began.settings if began else (),
@@ -166,6 +182,21 @@ def document(known: Knowledge) -> Document:
         blocks=sum(len(trial.blocks) for trial in known.trials),
         down_s=known.down_s,
         elapsed_s=max((row.end_s or row.ready_s or row.start_s for row in rows), default=0.0),
+    )
+
+
+def _model_check(every: tuple[Cell, ...]) -> ModelCheck | None:
+    tested = [(c, c.predicted_tok_s, c.output_tok_s) for c in every if c.predicted_tok_s is not None and c.output_tok_s is not None]
+    if not tested:
+        return None
+    errors = [(predicted.value / measured.value - 1, cell) for cell, predicted, measured in tested]
+    error, cell = max(errors, key=lambda pair: abs(pair[0]))
+    return ModelCheck(
+        cells=len(tested),
+        error_median=statistics.median(abs(error) for error, _ in errors),
+        error_worst=error,
+        worst=f"{cell.candidate.label}, {cell.level.label}",
+        inside=sum(1 for _, predicted, measured in tested if predicted.low <= measured.value <= predicted.high),
     )
 
 
@@ -277,4 +308,4 @@ def _is_number(token: str) -> bool:
     return True
 
 
-__all__ = ["BlockRow", "Cell", "Change", "Document", "FailedTrial", "TrialRow", "changes", "document", "outcome"]
+__all__ = ["BlockRow", "Cell", "Change", "Document", "FailedTrial", "ModelCheck", "TrialRow", "changes", "document", "outcome"]
