@@ -20,6 +20,11 @@ def number(value: float, unit: str = "") -> str:
     return f"{value:.1f}" if size >= 9.995 else f"{value:.2f}"
 
 
+def raw(value: float) -> float:
+    """The figure as JSON and page carry it: seven significant digits, whole numbers from a million on as they are (times, token counts)."""
+    return value if abs(value) >= 1e6 or value != value else float(f"{value:.7g}")
+
+
 def with_unit(value: float, unit: str) -> str:
     """``1.77×``, ``296 tok/s``, ``5.1 ms``."""
     if unit == "x":

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from rich.console import RenderableType
 
 from ..state import Knowledge
 from . import html as _html
 from . import markdown as _markdown
 from . import text as _text
-from .document import Document, document
+from .document import Document, builtins, document
 
 
 def text(known: Knowledge, width: int = _text.WIDTH) -> str:
@@ -41,8 +40,7 @@ def html(known: Knowledge) -> str:
 
 def as_json(known: Knowledge) -> dict[str, Any]:
     """The same as JSON-ready builtins; the format's name stands in ``format``."""
-    built: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document(known)))
-    return built
+    return builtins(document(known))
 
 
 __all__ = ["Document", "as_json", "document", "html", "markdown", "renderable", "text"]

@@ -18,7 +18,7 @@ from ..state import Knowledge
 CONFIDENCE = 0.90
 
 
-class BlockRow(Record, frozen=True):
+class BlockRow(Record, frozen=True, omit_defaults=True):
     """One played block, reduced: the raw data of the report. (Single requests stay in the journal.)"""
 
     trial: int
@@ -26,16 +26,16 @@ class BlockRow(Record, frozen=True):
     duration_s: float
     output_tok_s: float
     requests: int
-    failed: int
     tokens_out: int
-    ttft_ms_p50: float | None
-    tpot_ms_p50: float | None
-    used: bool
+    failed: int = 0
+    ttft_ms_p50: float | None = None
+    tpot_ms_p50: float | None = None
+    used: bool = True
     """False where a request failed, the block was cut short or the client was the bottleneck: shown, never counted."""
     why_unused: str = ""
 
 
-class Cell(Record, frozen=True):
+class Cell(Record, frozen=True, omit_defaults=True):
     """One candidate at one level."""
 
     candidate: Candidate

@@ -1,6 +1,6 @@
 """The report's charts as SVG text: drawn once, on the server's side, so that the page needs no library, prints, and opens at once.
 
-Conventions that hold in every chart: a series is told apart by marker shape and dash as well as by colour; every mark that carries a figure is a
+Conventions that hold in every chart: a series is told apart by marker shape as well as by colour; every mark that carries a figure is a
 focusable group whose ``aria-label`` says the figure in words (the page shows the same words in a tooltip) and whose ``data-value`` is the raw number
 of the JSON; axes of amounts start at zero.  Coordinates are in px of the view box.
 """
@@ -18,11 +18,10 @@ from .cells import Cell
 from .document import Document, TrialRow
 
 SHAPES = ("circle", "square", "triangle", "diamond", "wedge", "plus")
-DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 4", "1 4")
 
 
 class Style(Record, frozen=True):
-    """How a series looks: one of six colours, shapes and dashes, in step."""
+    """How a series looks: one of six colours and one of six shapes."""
 
     index: int
     name: str
@@ -35,10 +34,6 @@ class Style(Record, frozen=True):
     def shape(self) -> str:
         # after six series the shapes turn against the colours, so that no two of the first 36 look alike
         return SHAPES[(self.index + self.index // len(SHAPES)) % len(SHAPES)]
-
-    @property
-    def dash(self) -> str:
-        return DASHES[self.index % len(DASHES)]
 
 
 class Frame(Record, frozen=True):
@@ -100,7 +95,7 @@ def marker(shape: str, x: float, y: float, size: float = 4.5, extra: str = "") -
 
 
 def _point(label: str, css: str, value: float, inside: str) -> str:
-    return f'<g class="pt {css}" role="img" tabindex="-1" aria-label="{escape(label)}" data-value="{value!r}">{inside}</g>'
+    return f'<g class="pt {css}" role="img" tabindex="-1" aria-label="{escape(label)}" data-value="{words.raw(value)}">{inside}</g>'
 
 
 def _svg(frame: Frame, label: str, inside: Iterable[str], css: str = "") -> Markup:
@@ -158,9 +153,9 @@ def depth_chart(document: Document, level: Level, metric: Metric, looks: dict[st
     barred = [row for row in document.frontier if row.starts is False]
     deepest = max([cell.candidate.depth for cell in here] + [row.candidate.depth for row in barred], default=1)
     frame = Frame(
-        width=400,
-        height=270,
-        left=50,
+        width=360,
+        height=262,
+        left=48,
         right=16,
         top=30,
         bottom=44,
@@ -209,7 +204,7 @@ def _series(frame: Frame, mine: Sequence[Cell], metric: Metric, look: Style) -> 
     measured = [cell for cell in mine if getattr(cell, metric.field) is not None]
     if len(measured) > 1:
         line = " ".join(f"{frame.at_x(c.candidate.depth)},{frame.at_y(getattr(c, metric.field).value)}" for c in measured)
-        made.append(f'<polyline class="line {look.css}" stroke-dasharray="{look.dash}" points="{line}"/>')
+        made.append(f'<polyline class="line {look.css}" points="{line}"/>')
     for cell in mine:
         made += _marks(frame, cell, metric, look)
     return made
@@ -304,7 +299,8 @@ def _gain(frame: Frame, cell: Cell, ratio: Interval, against: str, css: str, sha
     x, low, high = frame.at_x(ratio.value), frame.at_x(ratio.low), frame.at_x(ratio.high)
     said = words.reading(ratio)
     label = f"{words.level(cell.level)}, against {against}: {words.interval(ratio)}, {said}"
-    bar = f'<path class="bar thick" d="M{low},{y:.1f}H{high}M{low},{y - 4:.1f}v8M{high},{y - 4:.1f}v8"/>'
+    caps = f"M{low},{y - 4:.1f}v8M{high},{y - 4:.1f}v8" if high - low > 14 else ""  # narrower than the mark: caps would only blur it
+    bar = f'<path class="bar thick" d="M{low},{y:.1f}H{high}{caps}"/>'
     text = f"{words.with_unit(ratio.value, 'x')} {against}" + ("" if ratio.excludes_one else ": no difference shown")
     # beyond the middle of a wide axis the words go to the left of the mark
     left = high > frame.width - 190
@@ -329,14 +325,14 @@ def acceptance_chart(document: Document, level: Level, candidates: Sequence[Cand
     if not shown:
         return Markup("")
     deepest = max(len(cell.positions) for cell in shown)
-    frame = Frame(width=400, height=250, left=46, right=16, top=30, bottom=44, x=(0.7, deepest + 0.3), y=(0, 1.05))
+    frame = Frame(width=360, height=240, left=46, right=16, top=30, bottom=44, x=(0.7, deepest + 0.3), y=(0, 1.05))
     xs = [tick for tick in _depth_ticks(deepest) if tick > 0]
     made = _axes(frame, xs, ticks(0, 1, 4), "draft position", lambda value: f"{100 * value:.0f} %")
     made.append(f'<text class="title" x="{frame.left:g}" y="14">{escape(words.level(level))}</text>')
     for cell in shown:
         look = Style(index=list(candidates).index(cell.candidate), name=cell.candidate.label)
         line = " ".join(f"{frame.at_x(j)},{frame.at_y(value)}" for j, value in enumerate(cell.positions, 1))
-        made.append(f'<polyline class="line {look.css}" stroke-dasharray="{look.dash}" points="{line}"/>')
+        made.append(f'<polyline class="line {look.css}" points="{line}"/>')
         for j, value in enumerate(cell.positions, 1):
             x, y = frame.at_x(j), frame.at_y(value)
             label = (
@@ -356,7 +352,7 @@ def timeline(document: Document) -> Markup:
         return Markup("")
     row_px = 22.0 if len(rows) <= 60 else 9.0
     end_s = max([document.elapsed_s, 1.0])
-    frame = Frame(width=900, height=34 + row_px * len(rows), left=230, right=20, top=4, bottom=30, x=(0, end_s * 1.01), y=(0, 1))
+    frame = Frame(width=900, height=34 + row_px * len(rows), left=265, right=20, top=4, bottom=30, x=(0, end_s * 1.02), y=(0, 1))
     foot = frame.height - frame.bottom
     made = [HATCH]
     for value in _minutes(end_s):
@@ -383,10 +379,15 @@ def _bar(frame: Frame, row: TrialRow, y: float, height: float, end_s: float) -> 
     start, thick = frame.at_x(row.start_s), height - 6 if height > 12 else height - 2
     end = frame.at_x(row.end_s if row.end_s is not None else end_s)
     ready = frame.at_x(row.ready_s) if row.ready_s is not None else end
-    top = y + (height - thick) / 2
+    top = y + 1
     made = [f'<rect class="load" x="{start}" y="{top:.1f}" width="{max(ready - start, 1):.1f}" height="{thick:.1f}"/>']
     if row.ready_s is not None:
         made.append(f'<rect class="measure" x="{ready}" y="{top:.1f}" width="{max(end - ready, 1):.1f}" height="{thick:.1f}"/>')
+    if row.down_s:
+        foot = frame.at_x(min(row.start_s + row.down_s, end_s)) - start
+        made.append(
+            f'<rect class="down" x="{start}" y="{top + thick:.1f}" width="{max(foot, 1):.1f}" height="{max(height - thick - 2, 1.5):.1f}"/>'
+        )
     if row.outcome == "failed":
         made.append(f'<path class="cross" d="M{end + 3:.1f},{top:.1f}l{thick:.1f},{thick:.1f}m0,{-thick:.1f}l{-thick:.1f},{thick:.1f}"/>')
     if height > 12:
@@ -405,5 +406,5 @@ def _short(text: str, most: int) -> str:
 
 def swatch(look: Style) -> Markup:
     """A line and mark for the legend."""
-    inside = f'<line class="line {look.css}" stroke-dasharray="{look.dash}" x1="1" x2="33" y1="8" y2="8"/>{marker(look.shape, 17, 8)}'
+    inside = f'<line class="line {look.css}" x1="1" x2="33" y1="8" y2="8"/>{marker(look.shape, 17, 8)}'
     return Markup(f'<svg class="swatch pt {look.css}" viewBox="0 0 34 16" width="34" height="16" aria-hidden="true">{inside}</svg>')

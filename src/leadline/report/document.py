@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from typing import Any
 
-from .. import __version__
+import msgspec
+
+from .. import __version__, words
 from ..records import (
     Candidate,
     Command,
@@ -52,7 +55,7 @@ class ModelCheck(Record, frozen=True):
     """Cells whose measured mean lies inside the predicted interval."""
 
 
-class TrialRow(Record, frozen=True):
+class TrialRow(Record, frozen=True, omit_defaults=True):
     """One launch on the campaign's clock (seconds since the campaign began)."""
 
     number: int
@@ -133,6 +136,24 @@ class Document(Record, frozen=True):
     blocks: int
     down_s: float
     elapsed_s: float
+
+
+def builtins(made: Document) -> dict[str, Any]:
+    """The document as JSON-ready builtins: figures with seven significant digits (:func:`leadline.words.raw`), lists for tuples."""
+    plain: dict[str, Any] = _plain(msgspec.to_builtins(made))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case float():
+            return words.raw(value)
+        case dict():
+            return {key: _plain(part) for key, part in value.items()}
+        case list() | tuple():
+            return [_plain(part) for part in value]
+        case _:
+            return value
 
 
 def document(known: Knowledge) -> Document:
@@ -308,4 +329,4 @@ def _is_number(token: str) -> bool:
     return True
 
 
-__all__ = ["BlockRow", "Cell", "Change", "Document", "FailedTrial", "ModelCheck", "TrialRow", "changes", "document", "outcome"]
+__all__ = ["BlockRow", "Cell", "Change", "Document", "FailedTrial", "ModelCheck", "TrialRow", "builtins", "changes", "document", "outcome"]

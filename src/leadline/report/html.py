@@ -11,13 +11,12 @@ import shlex
 from importlib import resources
 
 import jinja2
-import msgspec
 from markupsafe import Markup
 
 from .. import words
 from ..records import Candidate, Interval
 from . import charts
-from .document import Document
+from .document import Document, builtins
 from .text import command_lines, conditions, gain
 
 OPEN_FAILURES = 5
@@ -38,7 +37,7 @@ def render(document: Document, live: bool = False) -> str:
             live=live,
             style=Markup(_read("style.css")),
             script=Markup(_read("page.js")),
-            data=Markup(json.dumps(msgspec.to_builtins(document), ensure_ascii=False).replace("<", "\\u003c")),
+            data=Markup(json.dumps(builtins(document), ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")),
             policy="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:"
             + ("; connect-src 'self'" if live else ""),
             levels=levels,
@@ -75,7 +74,7 @@ def _figure(value: float | None, unit: str = "") -> Markup:
     """A figure whose raw value the page keeps: ``<data value="295.93">296</data>``."""
     if value is None:
         return Markup("–")
-    return Markup('<data value="{}">{}</data>').format(repr(value), words.number(value, unit))
+    return Markup('<data value="{}">{}</data>').format(words.raw(value), words.number(value, unit))
 
 
 def _count(value: int | None) -> Markup:
@@ -106,11 +105,11 @@ def _gain(ratio: Interval | None, candidate: Candidate | None, reference: Candid
 
 
 def _duration(seconds: float | None) -> Markup:
-    return Markup("–") if seconds is None else Markup('<data value="{}">{}</data>').format(repr(seconds), words.duration(seconds))
+    return Markup("–") if seconds is None else Markup('<data value="{}">{}</data>').format(words.raw(seconds), words.duration(seconds))
 
 
 def _share(value: float) -> Markup:
-    return Markup('<data value="{}">{}</data>').format(repr(value), words.share(value))
+    return Markup('<data value="{}">{}</data>').format(words.raw(value), words.share(value))
 
 
 def _memory(count: int | None) -> Markup:
@@ -131,6 +130,6 @@ def _environment() -> jinja2.Environment:
         share=_share,
         memory=_memory,
         words=words,
-        series=charts.series_of,
+        raw=words.raw,
     )
     return environment

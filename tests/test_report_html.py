@@ -1,0 +1,209 @@
+"""The HTML page without a browser: self-contained, small, every figure in the data, folds and links that lead somewhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+import planted
+from leadline import report, words
+from leadline.state import Knowledge, fold
+
+VOID = {"meta", "link", "br", "img", "input", "hr", "circle", "path", "line", "rect", "polyline", "polygon"}
+
+
+class Page(HTMLParser):
+    """Text nodes with the chain of their elements, and every element's attributes."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__(convert_charrefs=True)
+        self.open: list[tuple[str, dict[str, str]]] = []
+        self.texts: list[tuple[str, list[tuple[str, dict[str, str]]]]] = []
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.feed(html)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        element = (tag, {name: value or "" for name, value in attrs})
+        self.elements.append(element)
+        if tag not in VOID:
+            self.open.append(element)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open[-1][0] == tag, f"</{tag}> closes <{self.open[-1][0]}>"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if data.strip():
+            self.texts.append((data, list(self.open)))
+
+
+def leaves(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        for part in value.values():
+            yield from leaves(part)
+    elif isinstance(value, list):
+        for part in value:
+            yield from leaves(part)
+    else:
+        yield value
+
+
+@pytest.fixture(params=["crash", "demo"])
+def known(request: pytest.FixtureRequest) -> Knowledge:
+    return fold({"crash": planted.crash_campaign, "demo": planted.demo_campaign}[request.param]())
+
+
+@pytest.fixture
+def page(known: Knowledge) -> Page:
+    return Page(report.html(known))
+
+
+def embedded(page: Page) -> Any:
+    return json.loads(next(text for text, chain in page.texts if chain[-1][1].get("id") == "report-data"))
+
+
+def test_elements_nest_and_ids_are_unique(page: Page) -> None:
+    assert page.open == []
+    ids = [attrs["id"] for _, attrs in page.elements if "id" in attrs and attrs["id"] != "hatch"]
+    assert len(ids) == len(set(ids))
+
+
+def test_nothing_is_fetched(page: Page) -> None:
+    for tag, attrs in page.elements:
+        for name in ("src", "srcset", "poster", "action", "xlink:href", "background"):
+            assert name not in attrs, (tag, attrs)
+        if "href" in attrs:
+            assert attrs["href"].startswith(("#", "data:")), (tag, attrs)
+    policy = next(attrs["content"] for _, attrs in page.elements if attrs.get("http-equiv") == "Content-Security-Policy")
+    assert policy.startswith("default-src 'none'")
+    assert "connect-src" not in policy
+    style = next(text for text, chain in page.texts if chain[-1][0] == "style")
+    assert "url(" not in style.replace("url(#hatch)", "")
+    assert "@import" not in style
+
+
+def test_every_link_leads_to_an_element(page: Page) -> None:
+    ids = {attrs["id"] for _, attrs in page.elements if "id" in attrs}
+    for _, attrs in page.elements:
+        if attrs.get("href", "").startswith("#"):
+            assert attrs["href"][1:] in ids
+        for name in ("aria-labelledby", "for"):
+            if name in attrs:
+                assert attrs[name] in ids
+
+
+def test_the_embedded_data_is_the_json_report(known: Knowledge, page: Page) -> None:
+    assert embedded(page) == report.as_json(known)
+
+
+def test_every_figure_of_the_page_stands_in_the_json(known: Knowledge, page: Page) -> None:
+    data = list(leaves(embedded(page)))
+    numbers = {float(leaf) for leaf in data if isinstance(leaf, int | float) and not isinstance(leaf, bool)}
+    figures = [float(attrs["value"]) for tag, attrs in page.elements if tag == "data"]
+    figures += [float(attrs["data-value"]) for _, attrs in page.elements if "data-value" in attrs]
+    assert len(figures) > 100
+    strays = [figure for figure in figures if figure not in numbers]
+    assert strays == []
+
+
+def test_no_figure_stands_outside_a_data_element(known: Knowledge, page: Page) -> None:
+    """Digits in running text come from strings of the JSON (labels, sentences, quotes), never from the template."""
+    built = report.as_json(known)
+    strings = {leaf for leaf in leaves(built) if isinstance(leaf, str)}
+    held = " ".join(" ".join(text.split()) for text in strings)
+    levels = {level.label for level in known.began.levels} | {words.level(level) for level in known.began.levels}  # type: ignore[union-attr]
+    named = {words.candidate(point) for point in (known.verdict.overall, known.verdict.found, *(p.candidate for p in known.verdict.points))}  # type: ignore[union-attr]
+    labels = {cell.candidate.label for cell in report.document(known).cells} | {row.candidate.label for row in known.frontier}
+    held += " " + " ".join(levels | named | labels)
+    for text, chain in page.texts:
+        tags = [tag for tag, _ in chain]
+        if "data" in tags or {"script", "style", "svg", "option", "title"} & set(tags):
+            continue
+        if not re.search(r"\d", text):
+            continue
+        for piece in re.findall(r"[^\s,;:()]*\d[^\s,;:()]*", text):
+            assert piece.strip(".") in held or piece in CONSTANT, f"{piece!r} in {text!r}"
+
+
+CONSTANT = {"1", "90"}
+"""``An interval that touches 1``, ``the acceptance length is 1 plus``; ``90 %`` in the condition `intervals`."""
+
+
+def test_headline_figures_of_the_json_stand_in_the_page(known: Knowledge, page: Page) -> None:
+    built = report.as_json(known)
+    shown = {float(attrs["value"]) for tag, attrs in page.elements if tag == "data"}
+    wanted = [built["launches"], built["blocks"], built["down_s"], built["elapsed_s"]]
+    for point in built["points"]:
+        wanted += [point["output_tok_s"][part] for part in ("value", "low", "high")]
+    for cell in built["best_cells"]:
+        for name in ("output_tok_s", "gain_vs_found"):
+            if cell.get(name):
+                wanted += [cell[name][part] for part in ("value", "low", "high")]
+    for row in built["frontier"]:
+        wanted += [count for name, count in row["capacity"].items() if count is not None and name.startswith("max_")]
+    assert [figure for figure in wanted if float(figure) not in shown] == []
+    text = " ".join(" ".join(text for text, _ in page.texts).split())
+    for line in [built["sentence"], *built["not_shown"], *built["warnings"], *(quote for quote in quotes(built))]:
+        assert " ".join(line.split()) in text
+
+
+def quotes(built: dict[str, Any]) -> Iterator[str]:
+    for trial in built["failed"]:
+        for finding in trial["findings"]:
+            yield finding["summary"]
+            for quote in finding["quotes"]:
+                yield quote["text"]
+
+
+def test_a_failed_trial_is_linked_from_timeline_and_table(page: Page) -> None:
+    targets = [attrs["href"] for tag, attrs in page.elements if tag == "a" and attrs.get("href", "").startswith("#trial-")]
+    failed = embedded(page)["failed"]
+    for trial in failed:
+        assert targets.count(f"#trial-{trial['number']}") == 2
+
+
+def test_marks_are_told_apart_without_colour(page: Page) -> None:
+    """Each series has its own shape; outcomes and readings stand in words."""
+    text = " ".join(text for text, _ in page.texts)
+    assert "faster" in text
+    assert "no difference shown" in text or "slower" in text
+    for _, attrs in page.elements:
+        if "pt" in attrs.get("class", "").split() and attrs.get("aria-hidden") != "true":
+            assert re.search(r"\w", attrs.get("aria-label", ""))
+
+
+def test_hostile_text_stays_text() -> None:
+    evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    events = [
+        msgspec.structs.replace(e, findings=(msgspec.structs.replace(e.findings[0], summary=evil),), log_tail=evil)
+        if type(e).__name__ == "Failed"
+        else e
+        for e in planted.crash_campaign()
+    ]
+    page = Page(report.html(fold(events)))
+    assert sum(1 for tag, _ in page.elements if tag == "script") == 2
+    assert not any(tag == "img" for tag, _ in page.elements)
+    assert embedded(page)["failed"][0]["findings"][0]["summary"] == evil
+
+
+def test_two_hundred_trials_stay_under_three_megabytes() -> None:
+    html = report.html(fold(planted.large_campaign(200)))
+    assert len(html.encode()) < 3_000_000
+    assert html.count('class="failure"') == 28
+
+
+@pytest.mark.parametrize("cut", [0, 1, 2, 3, 6, 20, 60, 100])
+def test_a_running_campaign_has_a_page(cut: int) -> None:
+    page = Page(report.html(fold(planted.demo_campaign()[:cut])))
+    assert page.open == []
+    assert embedded(page)["status"] in {"empty", "running"}
