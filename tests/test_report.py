@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -18,6 +19,7 @@ from leadline.report import cells
 from leadline.report.document import builtins, changes
 from leadline.state import Knowledge, fold
 
+DATA = Path(__file__).parent / "data" / "report"
 CAMPAIGNS = {"crash": planted.crash_campaign, "demo": planted.demo_campaign}
 
 
@@ -163,3 +165,17 @@ def test_words() -> None:
     wide = Interval(value=1.01, low=0.97, high=1.06, n=6, unit="x")
     assert words.reading(wide) == "no difference shown"
     assert words.interval(wide) == "1.01× (0.97–1.06)"
+
+
+@pytest.mark.parametrize(("folder", "depth"), [("k0", 0), ("k1", 1), ("k3", 3), ("k5", 5), ("k10-M20", 10)])
+def test_the_planted_campaign_follows_the_recorded_servers(folder: str, depth: int) -> None:
+    recorded = {row["conc"]: row["tok_s"] for row in json.loads((DATA / folder / "result.json").read_text())["bench"]}
+    planted_rates = next(rates for candidate, rates in planted.H200_TOK_S.items() if candidate.depth == depth)
+    for level, tok_s in zip(planted.CHAT, planted_rates, strict=True):
+        assert tok_s == pytest.approx(recorded[level.concurrency], abs=0.06)
+
+
+def test_the_planted_evidence_is_quoted_from_the_recorded_log() -> None:
+    lines = (DATA / "k10-crash" / "server.log").read_text().splitlines()
+    for quote in planted.POOL_FINDING.quotes:
+        assert quote.text in lines[quote.line - 1]
