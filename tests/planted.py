@@ -80,15 +80,15 @@ def block(
 ) -> BlockResult:
     """One block whose throughput is ``tok_s`` with the planted deviation; latencies follow from it."""
     at = tok_s * (1 + noise * SPREAD[index % len(SPREAD)] + unpaired * JITTER[(index + shift) % len(JITTER)])
-    tpot = 1000 * level.concurrency / at * 0.97
+    tpot = (1000 * level.concurrency * tokens / at - ttft_ms) / (tokens - 1)
     results = tuple(
         RequestResult(
             prompt_id=f"{level.workload}-{index}-{i}",
             outcome=Outcome.EARLY_EOF if i < failed else Outcome.OK,
             detail="connection closed before the end of the stream" if i < failed else "",
             sent_s=0.01 * i,
-            ttft_ms=ttft_ms * (1 + 0.02 * (i % 5)),
-            tpot_ms=tpot * (1 + 0.004 * (i % 7 - 3)),
+            ttft_ms=ttft_ms,
+            tpot_ms=tpot,
             e2e_ms=ttft_ms + tpot * (tokens - 1),
             tokens_in=512,
             tokens_out=tokens,
@@ -410,7 +410,7 @@ def _h200_verdict(events: list[AnyEvent]) -> Verdict:
             point(events, CHAT[2], H200_OFF, why, tie),
         ),
         objective="output throughput, levels weighted equally",
-        noise_floor=Interval(value=0.02, low=0.015, high=0.03, n=3, unit="share", method="three starts of one depth"),
+        noise_floor=Interval(value=1.02, low=1.015, high=1.03, n=3, unit="ratio", method="three starts of one depth"),
         not_shown=(
             "which depth is best at 64 at once: only 20 requests run at a time there, and the waves of one block differ by more than the depths do",
             "prompts longer than 512 tokens: every prompt measured had 512",
@@ -519,13 +519,13 @@ def _demo_verdict(events: list[AnyEvent]) -> Verdict:
         why = "within 1 % of each other; the smaller depth wins a tie" if tie else "its interval lies above every other"
         points.append(point(events, level, winner, why, (DRAFT_16,) if tie else ()))
     return Verdict(
-        sentence="it depends on the traffic: draft-simple 8 for one chatting user (1.47×), off for four, ngram-simple 16 for copying (2.84× and 1.81×)",
+        sentence="it depends on the traffic: draft-simple 8 for one chatting user (1.47×), off for four, ngram-simple 16 for copying (2.83× and 1.81×)",
         change=True,
         overall=NGRAM_16,
         found=DEMO_OFF,
         points=tuple(points),
         objective="output throughput, levels weighted equally",
-        noise_floor=Interval(value=0.012, low=0.01, high=0.02, n=4, unit="share", method="repeated blocks"),
+        noise_floor=Interval(value=1.012, low=1.01, high=1.02, n=4, unit="ratio", method="two launches of one setting"),
         not_shown=("more than four at once: the server has four slots", "prompts other than the two built-in workloads"),
         same_output="greedy output equal to speculation off on 8 of 8 prompts",
         command=demo_argv(NGRAM_16),

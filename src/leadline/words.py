@@ -11,8 +11,8 @@ UNKNOWN = "not known"
 
 
 def number(value: float, unit: str = "") -> str:
-    """A figure with about three significant digits; ``unit`` ``x`` is a ratio and keeps two decimals: 1,876 or 23.6 or 1.77."""
-    if unit == "x":
+    """A figure with about three significant digits; ``unit`` ``ratio`` keeps two decimals: 1,876 or 23.6 or 1.77."""
+    if unit == "ratio":
         return f"{value:.2f}"
     size = abs(value)
     if size >= 99.95 or value == 0:
@@ -27,7 +27,7 @@ def raw(value: float) -> float:
 
 def with_unit(value: float, unit: str) -> str:
     """``1.77×``, ``296 tok/s``, ``5.1 ms``."""
-    if unit == "x":
+    if unit == "ratio":
         return f"{number(value, unit)}×"
     return f"{number(value, unit)} {unit}".rstrip()
 
@@ -41,7 +41,7 @@ def interval(estimate: Interval | None, unit: bool = False) -> str:
     """``296 (292–299)``, ``1.77× (1.74–1.80)``; a dash where there is nothing."""
     if estimate is None:
         return "-"
-    shown = with_unit(estimate.value, estimate.unit) if unit or estimate.unit == "x" else number(estimate.value, estimate.unit)
+    shown = with_unit(estimate.value, estimate.unit) if unit or estimate.unit == "ratio" else number(estimate.value, estimate.unit)
     return f"{shown} ({span(estimate)})"
 
 
@@ -72,6 +72,11 @@ def share(value: float) -> str:
     """``88 %``, ``0.4 %``."""
     percent = 100 * value
     return f"{percent:.0f} %" if percent >= 9.95 or percent == 0 else f"{percent:.1f} %"
+
+
+def beyond_one(ratio: Interval) -> str:
+    """A ratio near one as a share: ``2.0 %`` for 1.02."""
+    return share(ratio.value - 1.0)
 
 
 def gibibytes(count: float) -> str:

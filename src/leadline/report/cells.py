@@ -1,21 +1,20 @@
-"""Blocks to cells: what every candidate did at every level, with intervals.
+"""Blocks to cells: what every candidate did at every level, with the intervals of :mod:`leadline.stats`.
 
-Sources: the mean of blocks with Student's t (the blocks are the independent units, not the requests in them); ratios from the differences of
-logarithms of blocks that played the same prompts, again with Student's t.
+Intervals and gains come from the same :class:`leadline.compare.Board` that the verdict was made with, so that the report cannot contradict it.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from scipy.special import stdtrit
-
+from .. import stats
+from ..compare import Board
 from ..records import Acceptance, Candidate, Interval, Level, Outcome, Prediction, Record
 from ..state import Knowledge
 
 CONFIDENCE = 0.90
+"""Of every interval where no verdict names another."""
 
 
 class BlockRow(Record, frozen=True, omit_defaults=True):
@@ -60,35 +59,6 @@ class Cell(Record, frozen=True, omit_defaults=True):
     blocks: tuple[BlockRow, ...] = ()
 
 
-def mean(values: Sequence[float], unit: str) -> Interval | None:
-    """Mean of independent values with its t interval; ``None`` without values, no width with a single one (``n`` says so)."""
-    if not values:
-        return None
-    centre = statistics.fmean(values)
-    if len(values) == 1:
-        return Interval(value=centre, low=centre, high=centre, n=1, unit=unit, confidence=CONFIDENCE, method="one block: no interval")
-    half = _t(len(values)) * statistics.stdev(values) / math.sqrt(len(values))
-    return Interval(
-        value=centre, low=centre - half, high=centre + half, n=len(values), unit=unit, confidence=CONFIDENCE, method="t on blocks"
-    )
-
-
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Interval | None:
-    """Ratio ours / theirs over the blocks that both played; ``None`` if there are none."""
-    logs = [math.log(ours[block] / theirs[block]) for block in sorted(ours.keys() & theirs.keys())]
-    if not logs:
-        return None
-    centre = statistics.fmean(logs)
-    half = _t(len(logs)) * statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else 0.0
-    low, high = math.exp(centre - half), math.exp(centre + half)
-    method = "paired blocks, t on log ratios" if len(logs) > 1 else "one pair of blocks: no interval"
-    return Interval(value=math.exp(centre), low=low, high=high, n=len(logs), unit="x", confidence=CONFIDENCE, method=method)
-
-
-def _t(n: int) -> float:
-    return float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2))
-
-
 def cells(known: Knowledge) -> tuple[Cell, ...]:
     """Every cell that was measured or predicted: off first, then by method and depth; levels as asked."""
     if known.began is None:
@@ -96,14 +66,17 @@ def cells(known: Knowledge) -> tuple[Cell, ...]:
     predicted = _predictions(known)
     candidates = sorted({*known.candidates, *(candidate for candidate, _ in predicted)}, key=lambda c: (not c.off, c))
     levels = dict.fromkeys([*known.began.levels, *(block.level for trial in known.trials for block in trial.blocks)])
-    off = next((candidate for candidate in known.candidates if candidate.off), None)
+    confidence = (
+        next((p.output_tok_s.confidence for p in known.verdict.points if p.output_tok_s), CONFIDENCE) if known.verdict else CONFIDENCE
+    )
+    board = Board(known, tuple(levels), known.began.found)
     made = []
     for candidate in candidates:
         for level in levels:
             rows = rows_of(known, candidate, level)
             foretold = predicted.get((candidate, level), Foretold())
             if rows or foretold.made:
-                made.append(_cell(known, candidate, level, rows, foretold, off))
+                made.append(_cell(board, candidate, level, rows, foretold, confidence))
     return tuple(made)
 
 
@@ -140,15 +113,6 @@ def rows_of(known: Knowledge, candidate: Candidate, level: Level) -> tuple[Block
     return tuple(rows)
 
 
-def by_block(rows: Sequence[BlockRow]) -> dict[int, float]:
-    """Throughput by block number, geometric mean where several trials played the block."""
-    seen: dict[int, list[float]] = {}
-    for row in rows:
-        if row.used and row.output_tok_s > 0:
-            seen.setdefault(row.block, []).append(row.output_tok_s)
-    return {block: statistics.geometric_mean(values) for block, values in seen.items()}
-
-
 class Foretold(Record, frozen=True):
     """Predictions of one cell in the order in which they were journaled, each with its time."""
 
@@ -171,24 +135,29 @@ def _predictions(known: Knowledge) -> dict[tuple[Candidate, Level], Foretold]:
     return {key: Foretold(made=tuple(values)) for key, values in made.items()}
 
 
-def _cell(
-    known: Knowledge, candidate: Candidate, level: Level, rows: tuple[BlockRow, ...], foretold: Foretold, off: Candidate | None
-) -> Cell:
-    used = [row for row in rows if row.used]
-    ours = by_block(rows)
-    found = known.began.found if known.began is not None else None
-    against = [by_block(rows_of(known, other, level)) if other is not None else {} for other in (found, off)]
+def _gain(board: Board, candidate: Candidate, reference: Candidate, level: Level, confidence: float) -> Interval | None:
+    """Against a reference, as the verdict counts it: wide enough for every comparison made at the level."""
+    versus = board.contrast(candidate, reference, level)
+    return versus.interval(confidence, max(1, len(board.measured(level)) - 1)) if versus is not None else None
+
+
+def _cell(board: Board, candidate: Candidate, level: Level, rows: tuple[BlockRow, ...], foretold: Foretold, confidence: float) -> Cell:
+    known, used = board.knowledge, [row for row in rows if row.used]
+
+    def estimate(values: Sequence[float], unit: str, launch: stats.Spread | None = None) -> Interval | None:
+        return stats.estimate(values, confidence=confidence, unit=unit, launch=launch) if values else None
+
     acceptance = next((seen for trial in reversed(known.of(candidate)) if (seen := trial.acceptance(level)) is not None), None)
     first_s = next((trial.at_s for trial in known.of(candidate) if trial.at(level)), None)
     model, prediction = foretold.last, foretold.before(first_s)
     return Cell(
         candidate=candidate,
         level=level,
-        output_tok_s=mean([row.output_tok_s for row in used], "tok/s"),
-        tpot_ms=mean([row.tpot_ms_p50 for row in used if row.tpot_ms_p50 is not None], "ms"),
-        ttft_ms=mean([row.ttft_ms_p50 for row in used if row.ttft_ms_p50 is not None], "ms"),
-        gain_vs_found=paired(ours, against[0]) if candidate != found else None,
-        gain_vs_off=paired(ours, against[1]) if candidate != off else None,
+        output_tok_s=estimate([row.output_tok_s for row in used], "tok/s", board.launch),
+        tpot_ms=estimate([row.tpot_ms_p50 for row in used if row.tpot_ms_p50], "ms", board.launch),
+        ttft_ms=estimate([row.ttft_ms_p50 for row in used if row.ttft_ms_p50], "ms", board.launch),
+        gain_vs_found=_gain(board, candidate, board.found, level, confidence),
+        gain_vs_off=_gain(board, candidate, board.off, level, confidence),
         predicted_tok_s=prediction.output_tok_s if prediction else None,
         predicted_tpot_ms=prediction.tpot_ms if prediction else None,
         model_tok_s=model.output_tok_s if model else None,

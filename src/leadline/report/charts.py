@@ -221,7 +221,7 @@ def _marks(frame: Frame, cell: Cell, metric: Metric, look: Style) -> list[str]:
         label = f"{cell.candidate.label}, {words.level(cell.level)}: predicted {words.interval(model)} {metric.unit}, not launched"
         return [_point(label, f"{look.css} hollow", model.value, marker(look.shape, x, y, 3.5) + _hit(x, y))]
     y, low, high = frame.at_y(estimate.value), frame.at_y(max(estimate.low, 0)), frame.at_y(min(estimate.high, frame.y[1]))
-    bar = f'<path class="bar" d="M{x - 4:.1f},{low}h8M{x},{low}V{high}M{x - 4:.1f},{high}h8"/>' if estimate.n > 1 else ""
+    bar = f'<path class="bar" d="M{x - 4:.1f},{low}h8M{x},{low}V{high}M{x - 4:.1f},{high}h8"/>'
     return [_point(point_label(cell, metric), look.css, estimate.value, bar + marker(look.shape, x, y) + _hit(x, y))]
 
 
@@ -229,7 +229,7 @@ def point_label(cell: Cell, metric: Metric) -> str:
     """What a mark says when it is hovered or focused."""
     estimate: Interval = getattr(cell, metric.field)
     said = f"{cell.candidate.label}, {words.level(cell.level)}: {words.with_unit(estimate.value, estimate.unit)}"
-    said += f", {estimate.confidence:.0%} interval {words.span(estimate)}, {estimate.n} blocks" if estimate.n > 1 else ", one block"
+    said += f", {estimate.confidence:.0%} interval {words.span(estimate)}, n = {estimate.n}"
     predicted = cell.predicted_tok_s if metric is THROUGHPUT else cell.predicted_tpot_ms
     if predicted is not None:
         said += f"; predicted before it was measured {words.interval(predicted)}"
@@ -301,7 +301,7 @@ def _gain(frame: Frame, cell: Cell, ratio: Interval, against: str, css: str, sha
     label = f"{words.level(cell.level)}, against {against}: {words.interval(ratio)}, {said}"
     caps = f"M{low},{y - 4:.1f}v8M{high},{y - 4:.1f}v8" if high - low > 14 else ""  # narrower than the mark: caps would only blur it
     bar = f'<path class="bar thick" d="M{low},{y:.1f}H{high}{caps}"/>'
-    text = f"{words.with_unit(ratio.value, 'x')} {against}" + ("" if ratio.excludes_one else ": no difference shown")
+    text = f"{words.with_unit(ratio.value, 'ratio')} {against}" + ("" if ratio.excludes_one else ": no difference shown")
     # beyond the middle of a wide axis the words go to the left of the mark
     left = high > frame.width - 190
     at = f'x="{low - 8:.1f}" text-anchor="end"' if left else f'x="{high + 8:.1f}"'

@@ -81,27 +81,29 @@ def _count(value: int | None) -> Markup:
     return Markup("–") if value is None else Markup('<data value="{}">{}</data>').format(value, f"{value:,}")
 
 
-def _span(estimate: Interval) -> Markup:
-    return Markup('<span class="iv">{}–{}</span>').format(_figure(estimate.low, estimate.unit), _figure(estimate.high, estimate.unit))
+def _span(estimate: Interval, about: bool = True) -> Markup:
+    low, high = _figure(estimate.low, estimate.unit), _figure(estimate.high, estimate.unit)
+    if not about:
+        return Markup('<span class="iv">{}–{}</span>').format(low, high)
+    made = f"{estimate.confidence:.0%} interval, n = {estimate.n}; {estimate.method}"
+    return Markup('<span class="iv" title="{}">{}–{}</span>').format(made, low, high)
 
 
-def _interval(estimate: Interval | None, unit: bool = False) -> Markup:
-    """A figure with its interval, or with the words that there is none."""
+def _interval(estimate: Interval | None, unit: bool = False, about: bool = True) -> Markup:
+    """A figure with its interval; a dash where there is nothing. ``about`` says in a title how it was made (long tables leave that to the JSON)."""
     if estimate is None:
         return Markup("–")
-    mark = "×" if estimate.unit == "x" else (f" {estimate.unit}" if unit else "")
+    mark = "×" if estimate.unit == "ratio" else (f" {estimate.unit}" if unit else "")
     head = Markup("{}{}").format(_figure(estimate.value, estimate.unit), mark)
-    if estimate.n < 2:
-        return head + Markup(' <span class="iv">one block</span>')
-    return head + " " + _span(estimate)
+    return head + " " + _span(estimate, about)
 
 
-def _gain(ratio: Interval | None, candidate: Candidate | None, reference: Candidate | None) -> Markup:
+def _gain(ratio: Interval | None, candidate: Candidate | None, reference: Candidate | None, about: bool = True) -> Markup:
     """A gain with its reading in words; the words carry the meaning, the colour only repeats it."""
     if ratio is None or candidate == reference:
         return Markup('<span class="muted">{}</span>').format(gain(None, candidate, reference) if candidate else "not measured")
     said = words.reading(ratio)
-    return Markup('{} <span class="says {}">{}</span>').format(_interval(ratio), said.split()[0], said)
+    return Markup('{} <span class="says {}">{}</span>').format(_interval(ratio, about=about), said.split()[0], said)
 
 
 def _duration(seconds: float | None) -> Markup:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from .. import words
 from ..records import Candidate, FrontierRow
 from .document import Document, FailedTrial
-from .text import conditions, gain, rate
+from .text import conditions, gain
 
 
 def render(document: Document) -> str:
@@ -81,7 +81,7 @@ def _points(document: Document) -> str:
         (
             point.level.label,
             point.candidate.label,
-            rate(point.output_tok_s),
+            words.interval(point.output_tok_s),
             gain(point.gain_vs_found, point.candidate, document.found),
             gain(point.gain_vs_off, point.candidate, off),
         )
@@ -96,10 +96,10 @@ def _cells(document: Document) -> str:
         (
             cell.candidate.label,
             cell.level.label,
-            rate(cell.output_tok_s),
-            rate(cell.predicted_tok_s),
-            rate(cell.tpot_ms),
-            rate(cell.ttft_ms),
+            words.interval(cell.output_tok_s),
+            words.interval(cell.predicted_tok_s),
+            words.interval(cell.tpot_ms),
+            words.interval(cell.ttft_ms),
             words.number(cell.acceptance_length) if cell.acceptance_length is not None else "-",
             gain(cell.gain_vs_found, cell.candidate, document.found) if cell.blocks else "-",
             gain(cell.gain_vs_off, cell.candidate, off) if cell.blocks else "-",

@@ -105,17 +105,8 @@ def gain(ratio: Interval | None, candidate: Candidate, reference: Candidate | No
         return "the same setting"
     if ratio is None:
         return "not measured"
-    if ratio.n < 2:
-        return f"{words.with_unit(ratio.value, 'x')} (one pair)"
     shown = words.interval(ratio)
     return shown if ratio.excludes_one else f"{shown}, no difference shown"
-
-
-def rate(estimate: Interval | None) -> str:
-    """A mean with its interval, or what is missing."""
-    if estimate is None:
-        return "-"
-    return words.interval(estimate) if estimate.n > 1 else f"{words.number(estimate.value)} (one block)"
 
 
 def _references(document: Document) -> tuple[list[str], list[Candidate | None]]:
@@ -133,7 +124,7 @@ def _points(document: Document) -> Table:
     for point in document.points:
         gains = [gain(r, point.candidate, ref) for r, ref in zip((point.gain_vs_found, point.gain_vs_off), references, strict=False)]
         tie = " *" if point.tied or not point.resolved else ""
-        table.add_row(f"  {point.level.label}", words.candidate(point.candidate) + tie, rate(point.output_tok_s), *gains)
+        table.add_row(f"  {point.level.label}", words.candidate(point.candidate) + tie, words.interval(point.output_tok_s), *gains)
     return table
 
 
@@ -154,7 +145,7 @@ def _cells(document: Document, shown: tuple[Cell, ...]) -> Table:
     table = _table("level", "tok/s", "ms/token", *names)
     for cell in shown:
         gains = [gain(r, cell.candidate, ref) for r, ref in zip((cell.gain_vs_found, cell.gain_vs_off), references, strict=False)]
-        table.add_row(f"  {cell.level.label}", rate(cell.output_tok_s), rate(cell.tpot_ms), *gains)
+        table.add_row(f"  {cell.level.label}", words.interval(cell.output_tok_s), words.interval(cell.tpot_ms), *gains)
     return table
 
 
@@ -165,7 +156,7 @@ def _measured(document: Document, shown: tuple[Cell, ...]) -> Table:
     table = _table("tok/s", *(level.label for level in levels))
     for candidate in dict.fromkeys(cell.candidate for cell in shown):
         name = candidate.label + (" (as found)" if candidate == document.found else "")
-        row = [rate(at[candidate, level].output_tok_s) if (candidate, level) in at else "-" for level in levels]
+        row = [words.interval(at[candidate, level].output_tok_s) if (candidate, level) in at else "-" for level in levels]
         table.add_row(f"  {name}", *row)
     return table
 
@@ -206,14 +197,14 @@ def conditions(document: Document) -> list[tuple[str, str]]:
     pairs += [(name, value) for name, value in document.settings]
     if document.noise_floor is not None:
         floor = document.noise_floor
-        pairs.append(("noise floor", f"{words.share(floor.value)} (n = {floor.n}, {floor.method}); smaller differences are not shown"))
+        pairs.append(("noise floor", f"{words.beyond_one(floor)} (n = {floor.n}; {floor.method}); a plain relaunch differs by as much"))
     if document.same_output:
         pairs.append(("same output", document.same_output))
     if document.stop is not None:
         pairs.append(("stopped", f"{document.stop.rule}: {document.stop.why}"))
     spent = f"{document.launches} launches, {document.blocks} blocks, {words.duration(document.elapsed_s)}"
     pairs.append(("spent", f"{spent}, of which the service was down {words.duration(document.down_s)}"))
-    pairs.append(("intervals", "90 %, blocks as units; gains from blocks that played the same prompts"))
+    pairs.append(("intervals", "gains from the same prompts, launch noise included, wide enough for all comparisons of a level at once"))
     return [(name, value) for name, value in pairs if value]
 
 
