@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 
-from . import deploy, probes, unitfile
+from . import deploy, probes, unitevidence, unitfile
 from .config import Deploy
 from .deploy import Owner, Place
 from .errors import (
@@ -40,7 +40,7 @@ from .errors import (
 )
 from .execstart import ExecStart, IsEngine, Surroundings, is_engine, parse
 from .probes import Shown
-from .records import Command, Evidence, Exit, Launch, Listener, Source, Status
+from .records import Command, Evidence, Exit, Launch, Listener, Status
 from .supervisor import Service
 from .target import Completed, Target
 from .unitlog import UnitLog
@@ -66,11 +66,12 @@ class SystemdSupervisor:
         self.target_name = target_name
         self.unit = unit
         self.settings = settings or Deploy()
-        self._target, self._user_unit, self._engine = target, user_unit, engine
+        self.target, self._user_unit, self._engine = target, user_unit, engine
         self._scope: tuple[str, ...] = ("--user",) if user_unit else ()
         self._token = secrets.token_hex(8)
         self._armed = False
         self._service: Service | None = None
+        self._found: Service | None = None
         self._exec: ExecStart | None = None
         self._place: Place | None = None
         self._boot: tuple[float, int] | None = None
@@ -83,32 +84,41 @@ class SystemdSupervisor:
     # -- reading -------------------------------------------------------------------------------------------------------
 
     def service(self) -> Service:
+        """The unit as found: a trial's drop-in of ours is looked through."""
         cat = self._run("systemctl", *self._scope, "cat", "--no-pager", "--", self.unit)
         shown = self._show()
         self._refuse_unusable(cat, shown)
-        self._exec = self._read_exec(cat.text, shown)
+        ours = self._where().dropin
+        trial = ours in shown.get("DropInPaths").split()
+        text = unitfile.without_file(cat.text, ours)
+        self._exec = self._read_exec(text, shown, trial=trial)
         env = tuple(sorted(unitfile.parse_environment(shown.get("Environment")).items()))
-        running = shown.running
-        digest = hashlib.sha256("\n".join([cat.text, shown.get("UnitFileState"), shown.get("DropInPaths")]).encode()).hexdigest()
+        dropins = " ".join(path for path in shown.get("DropInPaths").split() if path != ours)
+        digest = hashlib.sha256("\n".join([text, shown.get("UnitFileState"), dropins]).encode()).hexdigest()
         self._service = Service(
             name=self.unit,
             command=Command(argv=self._exec.argv, env=env, cwd=shown.get("WorkingDirectory") or None),
-            running=running,
-            launch=self._launch(shown) if running else None,
+            running=shown.running and not trial,
+            launch=self._launch(shown) if shown.running and not trial else None,
             active_state=shown.get("ActiveState"),
             digest=digest,
             notes=(*self._exec.notes, *self._warnings(shown)),
         )
+        self._found = self._found or self._service
         return self._service
 
     def _refuse_unusable(self, cat: Completed, shown: Shown) -> None:
         state = shown.get("LoadState")
         if state != "loaded":
             why = {"not-found": "systemd knows no unit of that name", "masked": "it is masked"}.get(state, shown.get("LoadError") or state)
-            raise UnitNotFound(host=self._target.name, unit=self.unit, why=why, hint="`systemctl cat` shows what systemd reads")
-        cat.check(self._target.name)
+            raise UnitNotFound(host=self.target.name, unit=self.unit, why=why, hint="`systemctl cat` shows what systemd reads")
+        cat.check(self.target.name)
         if shown.get("Type") in ("oneshot", "forking", "dbus"):
-            raise Unsupported(what=f"a unit of Type={shown.get('Type')}", where="by leadline", fix="use Type=simple, exec or notify: the main process is the engine")
+            raise Unsupported(
+                what=f"a unit of Type={shown.get('Type')}",
+                where="by leadline",
+                fix="use Type=simple, exec or notify: the main process is the engine",
+            )
         if shown.get("Transient") == "yes":
             raise Unsupported(what="a transient unit", where="by leadline", fix="write a unit file; a transient unit has no text to change")
 
@@ -119,19 +129,20 @@ class SystemdSupervisor:
         held = self._owner()
         if held is not None and held.token != self._token:
             notes.append(f"held by another campaign: {held.text}, since {held.since}")
-        if deploy.DROPIN in shown.get("DropInPaths"):
+        if self._where().lasting in shown.get("DropInPaths").split():
             notes.append("a setting applied by leadline is part of the unit as found; `leadline restore` takes it back")
         if shown.get("KillMode") == "process":
             notes.append("KillMode=process leaves worker processes, and with them GPU memory, behind: use mixed or control-group")
         return notes
 
-    def _read_exec(self, cat: str, shown: Shown) -> ExecStart:
+    def _read_exec(self, cat: str, shown: Shown, *, trial: bool) -> ExecStart:
         found = unitfile.effective(cat, "ExecStart")
         if len(found) != 1:
             raise CannotRewrite(where=self.unit, why=f"it has {len(found)} ExecStart lines that count", fix="leave exactly one")
         around = self._surroundings(shown, found[0].value)
         read = parse(found[0].value, around, engine=self._engine)
-        if not any(probes.same_command(text, read.shown) for text in shown.exec_argv) and shown.get("NeedDaemonReload") != "yes":
+        comparable = not trial and shown.get("NeedDaemonReload") != "yes"
+        if comparable and not any(probes.same_command(text, read.shown) for text in shown.exec_argv):
             raise CannotRewrite(
                 where=self.unit,
                 why="systemd reads its ExecStart otherwise than leadline does: " + (shown.exec_argv or ["(nothing)"])[0][:200],
@@ -161,7 +172,7 @@ class SystemdSupervisor:
     def _read_quietly(self, path: str, limit_bytes: int = 1 << 20) -> str | None:
         for root in (False, True):
             try:
-                return self._target.read(path, limit_bytes=limit_bytes, root=root and not self._user_unit).decode("utf-8", "replace")
+                return self.target.read(path, limit_bytes=limit_bytes, root=root and not self._user_unit).decode("utf-8", "replace")
             except FileNotFoundError:
                 return None
             except NeedsRights:
@@ -193,17 +204,17 @@ class SystemdSupervisor:
     def _log(self, launch: Launch) -> UnitLog:
         if launch.launch_id not in self._logs:
             self._logs[launch.launch_id] = UnitLog(
-                self._target, self._scope, launch.launch_id, launch.started_s, self.settings.log_limit_bytes
+                self.target, self._scope, launch.launch_id, launch.started_s, self.settings.log_limit_bytes
             )
         return self._logs[launch.launch_id]
 
     def listeners(self, port: int) -> tuple[Listener, ...]:
         boot_s, ticks = self._clock()
         argv = ("sh", "-c", probes.SOCKETS, "sh", str(port))
-        done = self._run(*argv).check(self._target.name, hint="`ss` of iproute2 is needed")
+        done = self._run(*argv).check(self.target.name, hint="`ss` of iproute2 is needed")
         found = probes.parse_sockets(done.text, port, boot_s, ticks)
         if any(listener.pid == 0 for listener in found) and not self._user_unit:
-            done = self._run(*argv, root=True).check(self._target.name)
+            done = self._run(*argv, root=True).check(self.target.name)
             found = probes.parse_sockets(done.text, port, boot_s, ticks)
         return tuple(found)
 
@@ -222,7 +233,9 @@ class SystemdSupervisor:
         """Whether a process of that cgroup runs in the container which the unit's command names (``--name``)."""
         source = self._exec.source if self._exec is not None else ""
         words = [word.value for word in unitfile.words(source, self.unit)]
-        named = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--name"] + [w.partition("=")[2] for w in words if w.startswith("--name=")]
+        named = [words[i + 1] for i, word in enumerate(words[:-1]) if word == "--name"] + [
+            w.partition("=")[2] for w in words if w.startswith("--name=")
+        ]
         runtime = next((word for word in words if word.rpartition("/")[2] in ("docker", "podman", "nerdctl")), "")
         if not named or not runtime:
             return False
@@ -230,9 +243,17 @@ class SystemdSupervisor:
         return bool(ident) and ident in cgroup
 
     def evidence(self, launch: Launch | None) -> Evidence:
-        from . import evidencing  # noqa: PLC0415
-
-        raise NotImplementedError(evidencing)
+        shown = self._show()
+        ended = shown.exit if launch is None or shown.get("InvocationID") == launch.launch_id else None
+        return unitevidence.gather(
+            self.target,
+            self.unit,
+            scope=self._scope,
+            env=self._user_env(),
+            invocation=launch.launch_id if launch is not None else "",
+            group=shown.get("ControlGroup"),
+            exit_=ended,
+        )
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
@@ -260,11 +281,19 @@ class SystemdSupervisor:
         self._mind_the_neighbours()
         where = self._where()
         owner = Owner(
-            account=getpass.getuser(), machine=socket.gethostname(), pid=os.getpid(), since=datetime.now(UTC).isoformat(timespec="seconds"), token=self._token
+            account=getpass.getuser(),
+            machine=socket.gethostname(),
+            pid=os.getpid(),
+            since=datetime.now(UTC).isoformat(timespec="seconds"),
+            token=self._token,
         )
         hand = deploy.hand_text(where, self.settings).encode()
         argv = ("sh", "-c", deploy.BOOTSTRAP, "sh", where.dir, str(len(hand)), self._token, deploy.owner_text(owner))
         done = self._run(*argv, stdin=hand, root=True, timeout_s=60.0)
+        if done.status == 77:
+            self._refuse_living(self._owner() or deploy.parse_owner(""), by_hand=False)
+            self.restore()  # that campaign ran here and its process is gone: do what its dead-man is about to do
+            done = self._run(*argv, stdin=hand, root=True, timeout_s=60.0)
         if done.status == 77:
             raise self._in_use()
         self._refuse(done, where.dir)
@@ -297,7 +326,11 @@ class SystemdSupervisor:
                 return self._launch(shown)
             if time.monotonic() > until:
                 raise LaunchFailed(
-                    candidate=self.unit, how=shown.get("Result") or "no process", after_s=30, line=f"ActiveState={shown.get('ActiveState')}", fix="see `systemctl status`"
+                    candidate=self.unit,
+                    how=shown.get("Result") or "no process",
+                    after_s=30,
+                    line=f"ActiveState={shown.get('ActiveState')}",
+                    fix="see `systemctl status`",
                 )
             time.sleep(0.1)
 
@@ -305,7 +338,8 @@ class SystemdSupervisor:
         shown = self._show()
         if shown.get("InvocationID") != launch.launch_id or not self._armed:
             return Exit(by="systemd") if shown.get("InvocationID") != launch.launch_id else self._stop_found(shown)
-        if signal != "TERM" and shown.running:  # Restart=no in a trial: the signal alone ends it
+        trial = self._where().dropin in shown.get("DropInPaths").split()
+        if signal != "TERM" and shown.running and trial:  # Restart=no in a trial: the signal alone ends it
             with contextlib.suppress(ServiceLost):
                 self._hand("kill", signal)
             self._until_stopped(launch, min(grace_s, 30.0))
@@ -347,19 +381,19 @@ class SystemdSupervisor:
         owner = self._owner()
         if owner is None:
             self._disarm()
-            return f"{self.unit} is as found: no trial of leadline stands on {self._target.name}"
+            return f"{self.unit} is as found: no trial of leadline stands on {self.target.name}"
         if owner.token != self._token and not force:
-            self._refuse_living(owner)
+            self._refuse_living(owner, by_hand=True)
         why = "asked by leadline" if owner.token == self._token else "asked by hand"
         self._disarm()
         done = self._run("sh", self._where().hand, "restore", why, root=True, timeout_s=self._halt_timeout_s() + 60.0)
         if done.status not in (0, *_GONE):
             raise NotRestored(
-                why=done.error_text.replace("<5>", "")[-300:] or f"the hand on {self._target.name} ended with {done.status}",
-                fix=f"the dead-man on {self._target.name} keeps trying; `journalctl -u {self._where().timer}` tells how far it came",
+                why=done.error_text.replace("<5>", "")[-300:] or f"the hand on {self.target.name} ended with {done.status}",
+                fix=f"the dead-man on {self.target.name} keeps trying; `journalctl -u {self._where().timer}` tells how far it came",
             )
         self._check_restored()
-        return f"{self.unit} runs as found" if self._service is None or self._service.running else f"{self.unit} is as found (not running)"
+        return f"{self.unit} runs as found" if self._show().running else f"{self.unit} is as found (not running)"
 
     def apply(self, argv: Sequence[str], *, verify: Callable[[Launch], None] | None = None) -> str:
         """Make ``argv`` permanent with a drop-in under /etc; one restart. ``verify`` asks the service; what it raises takes all back.
@@ -382,25 +416,25 @@ class SystemdSupervisor:
             error.fields["rolled_back"] = "true"
             raise
         self._disarm()
-        self._service = self._exec = None
+        self._found = self._service = self._exec = None
         return f"{where.lasting} holds the new setting; {self.unit} runs with it"
 
     def undo(self) -> str:
         """Take a setting that :meth:`apply` made permanent back; the service runs as before that. No journal is needed."""
         where = self._where()
         if self._run("test", "-e", where.lasting, root=True).status != 0:
-            return f"no setting applied by leadline stands on {self._target.name}"
+            return f"no setting applied by leadline stands on {self.target.name}"
         self.arm()
         self._disarm()
         done = self._run("sh", where.hand, "undo", self._token, root=True, timeout_s=self._halt_timeout_s() + 60.0)
         self._refuse(done, where.lasting)
-        self._service = self._exec = None
+        self._found = self._service = self._exec = None
         return f"{where.lasting} is gone; {self.unit} runs as it did before"
 
     def close(self) -> None:
         """End the connection. An armed dead-man stays armed: call :meth:`restore` first."""
         self._disarm()
-        self._target.close()
+        self.target.close()
 
     # -- the hand ------------------------------------------------------------------------------------------------------
 
@@ -410,7 +444,7 @@ class SystemdSupervisor:
             self._disarm()
             raise ServiceLost(
                 how="leadline's hold on it is gone",
-                line=f"the dead-man on {self._target.name}, a reboot or `leadline restore` put {self.unit} back as found",
+                line=f"the dead-man on {self.target.name}, a reboot or `leadline restore` put {self.unit} back as found",
                 hint=f"leadline had not renewed for {self.settings.deadman_s:g} s, or somebody restored the service",
             )
         self._last_beat = time.monotonic()
@@ -422,9 +456,13 @@ class SystemdSupervisor:
             return
         said = done.error_text.replace("<5>", "")
         if done.status == 74 and ("No space left" in said or "quota exceeded" in said):
-            raise DiskFull(path=f"{self._target.name}:{path}")
+            raise DiskFull(path=f"{self.target.name}:{path}")
         raise HostCommandFailed(
-            host=self._target.name, command=f"change {path}", status=done.status, stderr=said[-400:] or "(nothing on stderr)", hint="the change was taken back"
+            host=self.target.name,
+            command=f"change {path}",
+            status=done.status,
+            stderr=said[-400:] or "(nothing on stderr)",
+            hint="the change was taken back",
         )
 
     def _beat(self) -> None:
@@ -454,24 +492,31 @@ class SystemdSupervisor:
         else:
             state = f"it has been silent for {age} s; its dead-man (period {period} s) is restoring or could not"
         return HostInUse(
-            what=f"{self.unit} on {self._target.name}",
+            what=f"{self.unit} on {self.target.name}",
             owner=f"{owner.text} ({state})",
             since=owner.since,
             fix=f"`leadline restore {self.target_name} --force` puts the service back as that campaign found it",
         )
 
-    def _refuse_living(self, owner: Owner) -> None:
-        here = owner.machine == socket.gethostname()
-        if here and not _process_lives(owner.pid):
+    def _refuse_living(self, owner: Owner, *, by_hand: bool) -> None:
+        """Raise HostInUse unless the holder is certainly gone: it ran here and its process is no more; or, for a restore by
+        hand, it has missed several renewals in a row."""
+        if owner.machine == socket.gethostname() and owner.account == getpass.getuser() and not _process_lives(owner.pid):
             return
         age, period = self._silence()
-        if age is not None and age < period and (here or age < max(10.0, period / 3)):
-            raise self._in_use()
+        if by_hand and (age is None or age > period / 2):
+            return
+        raise self._in_use()
 
     def _silence(self) -> tuple[int | None, int]:
         """Seconds since the holder last renewed, and its period."""
         text = self._run(
-            "sh", "-c", "cut -d. -f1 /proc/uptime; cat \"$1/alive\"; echo; sed -n 's/^period_s=//p' \"$1/hand\"", "sh", self._where().dir, root=True
+            "sh",
+            "-c",
+            'cut -d. -f1 /proc/uptime; cat "$1/alive"; echo; sed -n \'s/^period_s=//p\' "$1/hand"',
+            "sh",
+            self._where().dir,
+            root=True,
         ).text.split()
         if len(text) < 3 or not all(part.isdigit() for part in text[:3]):
             return None, round(self.settings.deadman_s)
@@ -489,13 +534,13 @@ class SystemdSupervisor:
 
     def _run(self, *argv: str, stdin: bytes = b"", root: bool = False, timeout_s: float = 30.0) -> Completed:
         prefix = ("env", "LC_ALL=C", *self._user_env())
-        return self._target.run((*prefix, *argv), stdin=stdin, root=root and not self._user_unit, timeout_s=timeout_s)
+        return self.target.run((*prefix, *argv), stdin=stdin, root=root and not self._user_unit, timeout_s=timeout_s)
 
     def _user_env(self) -> tuple[str, ...]:
         if not self._user_unit:
             return ()
         if not self._env:
-            uid = self._target.run(("id", "-u")).check(self._target.name).text.strip()
+            uid = self.target.run(("id", "-u")).check(self.target.name).text.strip()
             self._env = (f"XDG_RUNTIME_DIR=/run/user/{uid}", f"DBUS_SESSION_BUS_ADDRESS=unix:path=/run/user/{uid}/bus")
         return self._env
 
@@ -504,14 +549,14 @@ class SystemdSupervisor:
             runtime = config = ""
             if self._user_unit:
                 runtime = self._user_env()[0].partition("=")[2]
-                home = self._target.run(("sh", "-c", 'printf %s "${XDG_CONFIG_HOME:-$HOME/.config}"'))
-                config = home.check(self._target.name).text
+                home = self.target.run(("sh", "-c", 'printf %s "${XDG_CONFIG_HOME:-$HOME/.config}"'))
+                config = home.check(self.target.name).text
             self._place = deploy.place(self.unit, user_unit=self._user_unit, runtime_dir=runtime, config_dir=config)
         return self._place
 
     def _show(self) -> Shown:
         done = self._run("systemctl", *self._scope, "show", "--no-pager", "-p", ",".join(probes.SHOW), "--", self.unit)
-        return probes.parse_show(done.check(self._target.name, hint="`systemctl show` must work for this account").text)
+        return probes.parse_show(done.check(self.target.name, hint="`systemctl show` must work for this account").text)
 
     def _read(self) -> ExecStart:
         if self._exec is None:
@@ -525,7 +570,7 @@ class SystemdSupervisor:
 
     def _clock(self) -> tuple[float, int]:
         if self._boot is None:
-            self._boot = probes.parse_clock(self._target.run(probes.CLOCK).check(self._target.name).text)
+            self._boot = probes.parse_clock(self.target.run(probes.CLOCK).check(self.target.name).text)
         return self._boot
 
     def _launch(self, shown: Shown) -> Launch:
@@ -535,7 +580,7 @@ class SystemdSupervisor:
             launch_id=ident,
             pid=shown.number("MainPID") or shown.number("ExecMainPID") or 0,
             started_s=self._clock()[0] + started / 1e6,
-            log=f"journalctl {' '.join((*self._scope, f'_SYSTEMD_INVOCATION_ID={ident}'))} on {self._target.name}",
+            log=f"journalctl {' '.join((*self._scope, f'_SYSTEMD_INVOCATION_ID={ident}'))} on {self.target.name}",
         )
 
     def _trial_text(self, exec_start: str) -> str:
@@ -557,7 +602,9 @@ class SystemdSupervisor:
         else:
             found = f"{shown.get('LoadState')}: {(shown.exec_argv or ['(no ExecStart)'])[0][:300]}"
         self.restore()
-        raise ReadBackDiffers(what="a new ExecStart", where=path, found=found, hint="a later drop-in may win: `systemctl cat` shows the order")
+        raise ReadBackDiffers(
+            what="a new ExecStart", where=path, found=found, hint="a later drop-in may win: `systemctl cat` shows the order"
+        )
 
     def _halt_timeout_s(self) -> float:
         return deploy.grace_s(self.settings) + 120.0
@@ -568,23 +615,36 @@ class SystemdSupervisor:
             shown = self._show()
             if shown.get("InvocationID") != launch.launch_id or not shown.running:
                 exit_ = shown.exit
-                raise LaunchFailed(candidate="the applied setting", how=exit_.text if exit_ else "gone", after_s=2, line=shown.get("Result"), fix="see its journal")
+                raise LaunchFailed(
+                    candidate="the applied setting",
+                    how=exit_.text if exit_ else "gone",
+                    after_s=2,
+                    line=shown.get("Result"),
+                    fix="see its journal",
+                )
             if shown.get("ActiveState") == "active" and time.monotonic() > until:
                 return
             if time.monotonic() > until + START_LIMIT_S:
-                raise LaunchFailed(candidate="the applied setting", how="never active", after_s=START_LIMIT_S, line=shown.get("SubState"), fix="see its journal")
+                raise LaunchFailed(
+                    candidate="the applied setting",
+                    how="never active",
+                    after_s=START_LIMIT_S,
+                    line=shown.get("SubState"),
+                    fix="see its journal",
+                )
             time.sleep(0.3)
 
     def _check_restored(self) -> None:
-        before, shown = self._service, self._show()
-        if before is None:
-            return
-        self._service = self._exec = None
-        after = self.service()
-        if after.digest != before.digest:
-            raise NotRestored(why="the unit's text or enablement is not what it was", fix="somebody changed it meanwhile: compare with `systemctl cat`")
-        if before.running and not shown.running:
-            raise NotRestored(why=f"the service is {shown.get('ActiveState')} ({shown.get('Result')})", fix="see its journal, start it by hand")
+        found, self._exec = self._found, None
+        after, shown = self.service(), self._show()
+        if found is not None and after.digest != found.digest:
+            raise NotRestored(
+                why="the unit's text or enablement is not what it was", fix="somebody changed it meanwhile: compare with `systemctl cat`"
+            )
+        if found is not None and found.running and not shown.running:
+            raise NotRestored(
+                why=f"the service is {shown.get('ActiveState')} ({shown.get('Result')})", fix="see its journal, start it by hand"
+            )
 
     # -- GPUs ----------------------------------------------------------------------------------------------------------
 
@@ -603,7 +663,9 @@ class SystemdSupervisor:
             if not held:
                 return
             if time.monotonic() > until:
-                raise MemoryNotFree(what="GPU memory", seconds=self.settings.free_timeout_s, who="pids " + ", ".join(map(str, sorted(held))))
+                raise MemoryNotFree(
+                    what="GPU memory", seconds=self.settings.free_timeout_s, who="pids " + ", ".join(map(str, sorted(held)))
+                )
             time.sleep(0.5)
 
     def _mind_the_neighbours(self) -> None:
@@ -613,7 +675,7 @@ class SystemdSupervisor:
         names = [name for name in self._gpu().containers if not (own and self._is_own(name))]
         if names:
             raise NeighboursAtRisk(
-                host=self._target.name,
+                host=self.target.name,
                 who=", ".join(names),
                 fix="give those containers their devices with --device=/dev/nvidia… or the cgroupfs driver, stop them, or set deploy.allow_gpu_neighbours if you accept it",
             )

@@ -87,6 +87,11 @@ def assignments(cat: str) -> Iterator[Assignment]:
                 yield Assignment(section=section, key=key.strip(BLANK), value=value.strip(BLANK), path=path)
 
 
+def without_file(cat: str, path: str) -> str:
+    """The output of ``systemctl cat`` without one of its files."""
+    return re.sub(rf"^# {re.escape(path)}\n(?:(?!# /\S).*\n?)*", "", cat, flags=re.MULTILINE)
+
+
 def effective(cat: str, key: str, section: str = "Service") -> list[Assignment]:
     """The assignments of a list-like key that count: an empty one clears what came before it."""
     kept: list[Assignment] = []

@@ -33,7 +33,16 @@ class UnitLog:
         """Fetch what is new."""
         if time.monotonic() - self._looked < at_most_every_s:
             return
-        argv = ["journalctl", *self._scope, "--no-pager", "-o", "json", "--all", "--output-fields=MESSAGE", f"--since=@{int(self._since_s)}"]
+        argv = [
+            "journalctl",
+            *self._scope,
+            "--no-pager",
+            "-o",
+            "json",
+            "--all",
+            "--output-fields=MESSAGE",
+            f"--since=@{int(self._since_s)}",
+        ]
         argv.append(f"_SYSTEMD_INVOCATION_ID={self._invocation}")
         done = self._target.run(argv, root=self._root, timeout_s=60.0)
         if not self._root and not self._scope and journal_hidden(done.error_text):
