@@ -12,6 +12,7 @@ from typing import Any
 from rich.console import RenderableType
 
 from ..state import Knowledge
+from . import compared as _compared
 from . import html as _html
 from . import markdown as _markdown
 from . import text as _text
@@ -33,9 +34,19 @@ def markdown(known: Knowledge) -> str:
     return _markdown.render(document(known))
 
 
-def html(known: Knowledge) -> str:
-    """The same as one self-contained HTML page."""
-    return _html.render(document(known))
+def html(known: Knowledge, live: bool = False) -> str:
+    """The same as one self-contained HTML page; ``live`` makes it follow the server that sent it."""
+    return _html.render(document(known), live)
+
+
+def diff(before: Knowledge, after: Knowledge) -> str:
+    """Two campaigns compared, as Markdown."""
+    return _compared.render(_compared.diff(document(before), document(after)))
+
+
+def diff_json(before: Knowledge, after: Knowledge) -> dict[str, Any]:
+    """Two campaigns compared, as JSON-ready builtins."""
+    return _compared.as_json(_compared.diff(document(before), document(after)))
 
 
 def as_json(known: Knowledge) -> dict[str, Any]:
@@ -43,4 +54,4 @@ def as_json(known: Knowledge) -> dict[str, Any]:
     return builtins(document(known))
 
 
-__all__ = ["Document", "as_json", "document", "html", "markdown", "renderable", "text"]
+__all__ = ["Document", "as_json", "diff", "diff_json", "document", "html", "markdown", "renderable", "text"]

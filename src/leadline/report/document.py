@@ -140,18 +140,19 @@ class Document(Record, frozen=True):
 
 def builtins(made: Document) -> dict[str, Any]:
     """The document as JSON-ready builtins: figures with seven significant digits (:func:`leadline.words.raw`), lists for tuples."""
-    plain: dict[str, Any] = _plain(msgspec.to_builtins(made))
-    return plain
+    built: dict[str, Any] = plain(msgspec.to_builtins(made))
+    return built
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Builtins with figures rounded by :func:`leadline.words.raw` and lists for tuples."""
     match value:
         case float():
             return words.raw(value)
         case dict():
-            return {key: _plain(part) for key, part in value.items()}
+            return {key: plain(part) for key, part in value.items()}
         case list() | tuple():
-            return [_plain(part) for part in value]
+            return [plain(part) for part in value]
         case _:
             return value
 
@@ -329,4 +330,17 @@ def _is_number(token: str) -> bool:
     return True
 
 
-__all__ = ["BlockRow", "Cell", "Change", "Document", "FailedTrial", "ModelCheck", "TrialRow", "builtins", "changes", "document", "outcome"]
+__all__ = [
+    "BlockRow",
+    "Cell",
+    "Change",
+    "Document",
+    "FailedTrial",
+    "ModelCheck",
+    "TrialRow",
+    "builtins",
+    "changes",
+    "document",
+    "outcome",
+    "plain",
+]

@@ -33,7 +33,7 @@ def render(document: Document) -> str:
     for title, lines in (("Not shown", document.not_shown), ("Mind", document.warnings)):
         if lines:
             parts += [f"## {title}", "\n".join(f"- {escape(line)}" for line in lines)]
-    parts += ["## Conditions", _table(("condition", "value"), conditions(document))]
+    parts += ["## Conditions", table(("condition", "value"), conditions(document))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -42,8 +42,9 @@ def escape(text: str) -> str:
     return "".join(f"\\{char}" if char in "\\`*_[]<>|#" else char for char in " ".join(text.split()))
 
 
-def _table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
-    names = list(head)
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A table; every cell is escaped."""
+    names = [escape(name) for name in head]
     lines = [f"| {' | '.join(names)} |", f"|{'---|' * len(names)}"]
     lines += [f"| {' | '.join(escape(cell) for cell in row)} |" for row in rows]
     return "\n".join(lines)
@@ -64,7 +65,7 @@ def _recommended(document: Document) -> list[str]:
     ]
     if document.change and document.changes:
         parts.append(
-            _table(("flag", "as found", "recommended"), [(c.flag, c.found or "absent", c.best or "absent") for c in document.changes])
+            table(("flag", "as found", "recommended"), [(c.flag, c.found or "absent", c.best or "absent") for c in document.changes])
         )
     if document.command:
         parts.append(_fence(shlex.join(document.command), "sh"))
@@ -87,7 +88,7 @@ def _points(document: Document) -> str:
         )
         for point in document.points
     ]
-    return _table(("level", "best", "tok/s", "against as found", "against off"), rows)
+    return table(("level", "best", "tok/s", "against as found", "against off"), rows)
 
 
 def _cells(document: Document) -> str:
@@ -107,7 +108,7 @@ def _cells(document: Document) -> str:
         for cell in document.cells
     ]
     head = ("setting", "level", "tok/s", "predicted tok/s", "TPOT ms", "TTFT ms", "acceptance length", "against as found", "against off")
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def _failed(trial: FailedTrial) -> str:
@@ -130,7 +131,7 @@ def _frontier(rows: Iterable[FrontierRow]) -> str:
     def count(value: int | None) -> str:
         return f"{value:,}" if value is not None else "-"
 
-    return _table(
+    return table(
         ("setting", "starts", "running requests", "KV tokens", "reason", "remedy"),
         [
             (
@@ -159,4 +160,4 @@ def _timeline(document: Document) -> str:
         )
         for trial in document.trials
     ]
-    return _table(("trial", "at", "setting", "why", "outcome", "load", "down"), rows)
+    return table(("trial", "at", "setting", "why", "outcome", "load", "down"), rows)

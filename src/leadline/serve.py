@@ -1,0 +1,147 @@
+"""Followers of a campaign: ``leadline watch`` in a terminal, ``leadline serve`` in a browser. Both only read the journal.
+
+The server answers GET and HEAD of four paths and nothing else, on the loopback unless it is told otherwise, and only for the host names that it is bound
+to or was told (a page elsewhere that points its own name at this machine gets nothing).
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from http import HTTPStatus
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from rich.console import Console
+from rich.live import Live
+
+from . import journal, live, report
+from .errors import LeadlineError
+from .journal import Journal
+from .state import Knowledge
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def watch(folder: Path, console: Console, *, every_s: float = 0.5, now: Callable[[], float] = time.time) -> Knowledge:
+    """Show a campaign until it is concluded or its writer is gone; on a terminal as a live view, elsewhere one line a change.
+
+    Raises what :class:`~leadline.journal.Journal` raises. Returns what was known last.
+    """
+    with Journal(folder, write=False) as book, Live(console=console, auto_refresh=False, transient=True) as shown:
+        last = ""
+        while True:
+            # the writer is looked at first: what it wrote before it went is then surely read
+            alive = journal.writer_alive(folder)
+            known = book.refresh()
+            progress = live.progress_of(known, now(), alive)
+            if console.is_terminal:
+                shown.update(live.view(known, progress), refresh=True)
+            elif (said := live.line(known, progress)) != last:
+                console.print(said, markup=False, highlight=False, soft_wrap=True)
+                last = said
+            if known.verdict is not None or not alive:
+                return known
+            time.sleep(every_s)
+
+
+class Follower(http.server.ThreadingHTTPServer):
+    """Serves one campaign; a thread of its own reads what the journal gains. Raises OSError when the address cannot be bound."""
+
+    daemon_threads = True
+    every_s = 0.5
+
+    def __init__(self, folder: Path, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.folder = folder
+        with Journal(folder, write=False) as book:  # a damaged or missing journal is told now, not to the browser
+            self.known = book.knowledge
+        self.failure = ""
+        if ":" in host:
+            self.address_family = socket.AF_INET6
+        super().__init__((host, port), _Handler)
+        self.names = {host, *(LOOPBACK if host in LOOPBACK else ())}
+        self._closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="journal reader", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        # SQLite connections belong to the thread that opened them, so this thread opens its own
+        try:
+            with Journal(self.folder, write=False) as book:
+                self.known = book.knowledge
+                while not self._closed.wait(self.every_s):
+                    self.known = book.refresh()
+        except LeadlineError as error:
+            self.failure = f"{error.message}; {error.next}"
+
+    def server_close(self) -> None:
+        self._closed.set()
+        super().server_close()
+        self._reader.join(timeout=5)
+
+    @property
+    def url(self) -> str:
+        host, port = str(self.server_address[0]), self.server_address[1]
+        return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Follower
+    server_version = "leadline"
+    sys_version = ""
+    protocol_version = "HTTP/1.1"
+    timeout = 30
+
+    def do_GET(self) -> None:
+        self._answer(body=True)
+
+    def do_HEAD(self) -> None:
+        self._answer(body=False)
+
+    def _answer(self, *, body: bool) -> None:
+        if not self._welcome():
+            self._send(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own name only\n", body)
+            return
+        if self.server.failure:
+            self._send(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{self.server.failure}\n", body)
+            return
+        known = self.server.known
+        match urlsplit(self.path).path:
+            case "/":
+                self._send(HTTPStatus.OK, "text/html", report.html(known, live=True), body)
+            case "/progress.json":
+                progress = live.progress_of(known, time.time(), journal.writer_alive(self.server.folder))
+                said = {"events": known.events, "done": known.verdict is not None, "line": live.line(known, progress)}
+                self._send(HTTPStatus.OK, "application/json", json.dumps(said), body)
+            case "/report.json":
+                self._send(HTTPStatus.OK, "application/json", json.dumps(report.as_json(known)), body)
+            case "/report.md":
+                self._send(HTTPStatus.OK, "text/markdown", report.markdown(known), body)
+            case _:
+                self._send(HTTPStatus.NOT_FOUND, "text/plain", "here are /, /progress.json, /report.json and /report.md\n", body)
+
+    def _welcome(self) -> bool:
+        """Whether the Host header names this server: a wildcard address has no name of its own and takes any."""
+        if {"0.0.0.0", "::"} & self.server.names:
+            return True
+        return (urlsplit(f"//{self.headers.get('Host', '')}").hostname or "") in self.server.names
+
+    def _send(self, status: HTTPStatus, kind: str, text: str, body: bool) -> None:
+        payload = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", f"{kind}; charset=utf-8")
+        self.send_header("Content-Length", str(len(payload)))
+        self.send_header("Cache-Control", "no-store")
+        self.send_header("X-Content-Type-Options", "nosniff")
+        self.send_header("Referrer-Policy", "no-referrer")
+        self.send_header("Cross-Origin-Resource-Policy", "same-origin")
+        self.end_headers()
+        if body:
+            self.wfile.write(payload)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  # the name is http.server's
+        """Requests are not narrated."""
