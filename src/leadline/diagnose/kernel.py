@@ -64,12 +64,18 @@ FAULT_XIDS = {
 }
 
 _OOM_KEYED = re.compile(r"oom-kill:(?P<rest>\S.*)$")
-_KILLED = re.compile(r"(?:Memory cgroup out of memory|Out of memory(?: \([^)]*\))?)[:.]? Kill(?:ed)? process (?P<pid>\d+)(?:,? ?UID \d+,?)? \((?P<task>[^)]*)\)(?P<rest>.*)")
+_KILLED = re.compile(
+    r"(?:Memory cgroup out of memory|Out of memory(?: \([^)]*\))?)[:.]? Kill(?:ed)? process (?P<pid>\d+)(?:,? ?UID \d+,?)? \((?P<task>[^)]*)\)(?P<rest>.*)"
+)
 _INVOKED = re.compile(r"^(?P<task>\S+) invoked oom-killer")
 _OOMD = re.compile(r"systemd-oomd.*Killed (?P<cgroup>/\S+)|Killed (?P<cgroup2>/\S+) due to memory (?:used|pressure)")
 _XID = re.compile(r"NVRM:.*?Xid \((?P<device>[^)]*)\): (?P<code>\d+)(?:, pid='?(?P<pid>\d+|<unknown>)'?)?")
-SEGFAULT = re.compile(r"(?P<task>\S+?)\[(?P<pid>\d+)\]: segfault at |traps: (?P<task2>\S+?)\[(?P<pid2>\d+)\] (?:general protection|trap \w+)")
-BUS_GONE = re.compile(r"fallen off the bus|NVRM: .*GPU .*has been (?:lost|disconnected)|AER:.*(?:Uncorrected|Uncorrectable) \(Fatal\)|pciehp.*Link Down.*nvidia")
+SEGFAULT = re.compile(
+    r"(?P<task>\S+?)\[(?P<pid>\d+)\]: segfault at |traps: (?P<task2>\S+?)\[(?P<pid2>\d+)\] (?:general protection|trap \w+)"
+)
+BUS_GONE = re.compile(
+    r"fallen off the bus|NVRM: .*GPU .*has been (?:lost|disconnected)|AER:.*(?:Uncorrected|Uncorrectable) \(Fatal\)|pciehp.*Link Down.*nvidia"
+)
 AMD_FAULT = re.compile(r"amdgpu.*(?:page fault|VM_L2_PROTECTION_FAULT|ring \S+ timeout|GPU reset)")
 MISMATCH = re.compile(r"NVRM: API mismatch")
 
@@ -83,10 +89,22 @@ def oom_kills(lines: Sequence[Line]) -> list[OomKill]:
         keyed = _OOM_KEYED.search(line.text)
         if keyed:
             fields = dict(part.split("=", 1) for part in keyed.group("rest").split(",") if "=" in part)
-            limit = False if "global_oom" in keyed.group("rest") or "CONSTRAINT_NONE" in keyed.group("rest") else True if "MEMCG" in keyed.group("rest") else None
+            limit = (
+                False
+                if "global_oom" in keyed.group("rest") or "CONSTRAINT_NONE" in keyed.group("rest")
+                else True
+                if "MEMCG" in keyed.group("rest")
+                else None
+            )
             pid = fields.get("pid", "")
             kills.append(
-                OomKill(line=line, task=fields.get("task", ""), pid=int(pid) if pid.isdigit() else None, cgroup=fields.get("task_memcg", ""), limit=limit)
+                OomKill(
+                    line=line,
+                    task=fields.get("task", ""),
+                    pid=int(pid) if pid.isdigit() else None,
+                    cgroup=fields.get("task_memcg", ""),
+                    limit=limit,
+                )
             )
             continue
         killed = _KILLED.search(line.text)
@@ -116,5 +134,7 @@ def xids(lines: Sequence[Line]) -> list[Xid]:
         match = _XID.search(line.text)
         if match:
             pid = match.group("pid") or ""
-            found.append(Xid(line=line, code=int(match.group("code")), device=match.group("device"), pid=int(pid) if pid.isdigit() else None))
+            found.append(
+                Xid(line=line, code=int(match.group("code")), device=match.group("device"), pid=int(pid) if pid.isdigit() else None)
+            )
     return found

@@ -11,17 +11,38 @@ from .lines import ENGINE, SYSTEMD, Line
 
 # Order of a life. A later number is later in a good start.
 ARGS, LOADING, POOLS, CAPTURING, WARMING, READY, SERVING = 1, 2, 3, 4, 5, 6, 7
-NAMES = {0: "not started", 1: "arguments", 2: "loading", 3: "sizing pools", 4: "capturing graphs", 5: "warming up", 6: "ready", 7: "serving"}
+NAMES = {
+    0: "not started",
+    1: "arguments",
+    2: "loading",
+    3: "sizing pools",
+    4: "capturing graphs",
+    5: "warming up",
+    6: "ready",
+    7: "serving",
+}
 
 _MARKS: tuple[tuple[int, str, str], ...] = (
     # (stage, engine, pattern on the message)
     (ARGS, "sglang", r"^server_args=ServerArgs\("),
     (ARGS, "vllm", r"^(?:non-default args: |vLLM API server version |args: Namespace\()"),
-    (ARGS, "llamacpp", r"^(?:build: \d+ \(|(?:cmn\s+)?(?:common_param: )?(?:log_info|common_params_print_info): verbosity = |system_info: n_threads|main: (?:build|HTTP server))"),
-    (LOADING, "vllm", r"^Initializing a V[01] LLM engine|^Starting to load model |^Loading drafter model|rank \d+ in world size \d+ is assigned as"),
+    (
+        ARGS,
+        "llamacpp",
+        r"^(?:build: \d+ \(|(?:cmn\s+)?(?:common_param: )?(?:log_info|common_params_print_info): verbosity = |system_info: n_threads|main: (?:build|HTTP server))",
+    ),
+    (
+        LOADING,
+        "vllm",
+        r"^Initializing a V[01] LLM engine|^Starting to load model |^Loading drafter model|rank \d+ in world size \d+ is assigned as",
+    ),
     (LOADING, "sglang", r"^Init torch distributed begin|^Load weight begin|^Memory baseline taken"),
     (LOADING, "", r"^Loading (?:pt|safetensors|\w+)? ?(?:\w+ )?(?:checkpoint )?shards:"),
-    (LOADING, "llamacpp", r"^(?:srv\s+)?(?:load_model|main|llama_server): loading (?:draft )?model|^llama_model_loader: loaded meta data|^load_tensors: "),
+    (
+        LOADING,
+        "llamacpp",
+        r"^(?:srv\s+)?(?:load_model|main|llama_server): loading (?:draft )?model|^llama_model_loader: loaded meta data|^load_tensors: ",
+    ),
     (POOLS, "sglang", r"^Load weight end|^(?:Mamba|KV) Cache is allocated|^Memory pool end"),
     (POOLS, "vllm", r"^Model loading took |^Loading weights took |Available KV cache memory: |KV cache size: |Maximum concurrency for "),
     (POOLS, "llamacpp", r"^llama_kv_cache|^llama_context: "),
@@ -40,7 +61,9 @@ _MARKS: tuple[tuple[int, str, str], ...] = (
     (SERVING, "", r'"(?:POST) /\S+ HTTP/[\d.]+" 2\d\d'),
 )
 _COMPILED = tuple((stage, engine, re.compile(pattern)) for stage, engine, pattern in _MARKS)
-_RUN_STARTS = re.compile(r"^server_args=ServerArgs\(|^vLLM API server version |^non-default args: |^(?:cmn\s+)?(?:common_param: )?(?:log_info|common_params_print_info): verbosity = |^build: \d+ \(")
+_RUN_STARTS = re.compile(
+    r"^server_args=ServerArgs\(|^vLLM API server version |^non-default args: |^(?:cmn\s+)?(?:common_param: )?(?:log_info|common_params_print_info): verbosity = |^build: \d+ \("
+)
 _UNIT_STARTS = re.compile(r"^(?:Started|Starting) (?P<unit>\S+)")
 _HINT = re.compile(
     r"server_args|args|build|log_info|verbosity|system_info|[Ll]oad|rank |Init|Memory|Mamba|KV|Maximum|Captur|torch\.compile|init engine|max_total|warming|Started|Waiting|fired|listening|idle|Uvicorn|Decode|Prefill|throughput|SpecDec|slot|timing|POST|Application|Model|llama|main|Graph"
@@ -121,7 +144,11 @@ def engine_of(all_runs: Sequence[Run], lines: Sequence[Line]) -> str | None:
                 votes[mark.engine] = votes.get(mark.engine, 0) + 1
     if votes:
         return max(votes, key=lambda name: votes[name])
-    names = (("sglang", re.compile(r"\bsglang\b")), ("vllm", re.compile(r"\bvllm\b|VLLM::|EngineCore")), ("llamacpp", re.compile(r"llama[_-]|ggml|\bgguf\b")))
+    names = (
+        ("sglang", re.compile(r"\bsglang\b")),
+        ("vllm", re.compile(r"\bvllm\b|VLLM::|EngineCore")),
+        ("llamacpp", re.compile(r"llama[_-]|ggml|\bgguf\b")),
+    )
     for line in lines:
         for name, pattern in names:
             if pattern.search(line.raw):

@@ -38,7 +38,7 @@ class Line(msgspec.Struct):
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f]")
 HEADER = re.compile(r"^==> (.+?) <==\s*$")
-_MONTHS = {name: i for i, name in enumerate("Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(), 1)}
+_MONTHS = {name: i for i, name in enumerate(["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"], 1)}
 
 _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
     # container launchers: `name-1  | text`, and the runtime's own `2026-..Z stdout F text`
@@ -107,7 +107,9 @@ def channel_of(section: str, base: str) -> str:
         return KERNEL
     if any(word in name for word in ("journal", "syslog", "/var/log/messages", "systemd")):
         return SYSTEMD
-    if name == base or any(word in name for word in ("engine", "server", ".log", "stdout", "stderr", "launcher", "client", "worker", "docker logs")):
+    if name == base or any(
+        word in name for word in ("engine", "server", ".log", "stdout", "stderr", "launcher", "client", "worker", "docker logs")
+    ):
         return ENGINE
     if name in ("log", "container", "vllm", "sglang", "llama-server", "llama.cpp"):
         return ENGINE
@@ -225,7 +227,13 @@ def parse(sources: Sequence[Source]) -> list[Line]:
             raw = _CONTROL.sub("", _ANSI.sub("", raw.rstrip("\r"))) if raw.isprintable() is False else raw
             channel = default if section == source.name else channel_of(section, "")
             line = Line(
-                index=len(lines), source=source.name, number=number, raw=raw, text=raw, channel=channel, section=section if section != source.name else ""
+                index=len(lines),
+                source=source.name,
+                number=number,
+                raw=raw,
+                text=raw,
+                channel=channel,
+                section=section if section != source.name else "",
             )
             if channel in (UNIT, FACT):
                 lines.append(line)
@@ -250,9 +258,15 @@ def parse(sources: Sequence[Source]) -> list[Line]:
 def _by_content(text: str) -> str:
     if _KERNEL_TEXT.match(text):
         return KERNEL
-    return SYSTEMD if re.match(r"^(?:[\w@.\\-]+\.service: |Started |Starting |Stopp(?:ing|ed) |Failed to start |Reloading)", text) else ENGINE
+    return (
+        SYSTEMD if re.match(r"^(?:[\w@.\\-]+\.service: |Started |Starting |Stopp(?:ing|ed) |Failed to start |Reloading)", text) else ENGINE
+    )
 
 
 def _looks_like_unit(source: Source) -> bool:
     head = [line for line in source.text[:4000].split("\n") if line.strip()][:40]
-    return len(head) >= 3 and not any(HEADER.match(line) for line in head) and sum(bool(_UNIT_LINE.match(line)) for line in head) >= 0.7 * len(head)
+    return (
+        len(head) >= 3
+        and not any(HEADER.match(line) for line in head)
+        and sum(bool(_UNIT_LINE.match(line)) for line in head) >= 0.7 * len(head)
+    )

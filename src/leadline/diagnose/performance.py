@@ -27,12 +27,17 @@ _COMPILED = {name: re.compile(pattern, re.IGNORECASE) for name, pattern in _INTE
 _CLAMPED = re.compile(
     r"Max running requests is reset to \d+|max_running_requests is capped to|Overriding max_num_active_seqs|max_num_seqs .*(?:reduced|lowered|capped|overrid)|reduced (?:max_model_len|max_num_seqs)|Auto-fit max_model_len: reduced|[Rr]educing max(?:imum)? (?:model len|batch|num)"
 )
-_CAPACITY_LINE = re.compile(r"^max_total_num_tokens=|KV cache size: |Maximum concurrency for |# (?:GPU|CUDA) blocks|(?:full|swa)_layer_tokens=|Memory pool end|n_slots = \d+|n_parallel")
+_CAPACITY_LINE = re.compile(
+    r"^max_total_num_tokens=|KV cache size: |Maximum concurrency for |# (?:GPU|CUDA) blocks|(?:full|swa)_layer_tokens=|Memory pool end|n_slots = \d+|n_parallel"
+)
 _INACTIVE = re.compile(
     r"no implementations specified for speculative decoding|draft model vocab type must match|vocabs? (?:are|is) not compatible|draft-\w+ requires a draft context|speculative decoding (?:is )?(?:not supported|disabled|will be disabled|unavailable|ignored|cannot be used)|[Dd]isabl(?:e|ed|ing) speculative|[Ss]peculative decoding (?:is )?(?:turned off|off|not active|not enabled)|draft model .*(?:rejected|ignored|not compatible)|failed to (?:initiali[sz]e|create|load) (?:the )?(?:speculative|draft)|speculation (?:is )?(?:disabled|off)|ignoring (?:the )?(?:draft|speculative)"
 )
-_BENCH = re.compile(r"Serving Benchmark Result|Mean ITL \(ms\)|Benchmark duration|Output token throughput|bench_serving|Successful requests|benchmark", re.IGNORECASE)
-_RETRACT = re.compile(r"KV cache pool is full\. Retract requests|[Pp]reempt(?:ed|ion|ions)\b")
+_BENCH = re.compile(
+    r"Serving Benchmark Result|Mean ITL \(ms\)|Benchmark duration|Output token throughput|bench_serving|Successful requests|benchmark",
+    re.IGNORECASE,
+)
+_RETRACT = re.compile(r"^KV cache pool is full\. Retract requests|\bis preempted\b|[Pp]reempted \d|Preemptions: [1-9]")
 
 
 def intents(symptom: str) -> set[str]:
@@ -81,9 +86,10 @@ def verdict(reading: Reading) -> list[Finding]:
         finding = judge(reading, wanted)
         if finding is not None:
             found.append(finding)
-    if found:
-        return found
-    return _healthy(reading, wanted)
+    well = _healthy(reading, wanted)
+    if found and found[0].cls == "performance.capacity_clamped" and not reading.evidence.symptom and well:
+        return [well[0], *found]  # nobody asked: a queue at full load is a remark, not the verdict
+    return found or well
 
 
 def _inactive(reading: Reading, wanted: set[str]) -> Finding | None:
@@ -95,13 +101,27 @@ def _inactive(reading: Reading, wanted: set[str]) -> Finding | None:
     serving = reading.run.last_mark(life.SERVING) or reading.run.last_mark(life.READY)
     remedy = "give a draft that fits (same vocabulary) and name the method (--spec-type draft-simple with -md); check `/slots` says speculative: true"
     if said and serving is not None:
-        return _finding("speculation.inactive_said", "config.speculation_inactive", f"the server is healthy and serves without speculation: {said[0].text.strip()[:160]}", [*said[:2], serving], confidence="certain", remedy=remedy)
+        return _finding(
+            "speculation.inactive_said",
+            "config.speculation_inactive",
+            f"the server is healthy and serves without speculation: {said[0].text.strip()[:160]}",
+            [*said[:2], serving],
+            confidence="certain",
+            remedy=remedy,
+        )
     silent = reading.settings.asked and len(served) >= 2 and reading.engine in ("sglang", "llamacpp")
     if reading.engine == "vllm" and reading.settings.asked and len(served) >= 2 and "inactive" in wanted:
         silent = True
     if silent and reading.settings.line is not None:
         lines = [reading.settings.line, *[s.line for s in served[-2:]]]
-        return _finding("speculation.inactive_silent", "config.speculation_inactive", "speculation was asked for, and no line of the load shows a draft: it is not running", lines, remedy=remedy, confirm="draft counters stay 0 under load")
+        return _finding(
+            "speculation.inactive_silent",
+            "config.speculation_inactive",
+            "speculation was asked for, and no line of the load shows a draft: it is not running",
+            lines,
+            remedy=remedy,
+            confirm="draft counters stay 0 under load",
+        )
     return None
 
 
@@ -111,10 +131,14 @@ def _output(reading: Reading, wanted: set[str]) -> Finding | None:
     carrying, _, _ = _accept(reading.samples)
     lengths = [s for s in carrying if s.accept_length is not None]
     fallen = [s for s in lengths if s.accept_length is not None and s.accept_length <= 1.1]
-    lines = [s.line for s in (fallen or lengths)[:3]] or [line for line in (reading.run.last_mark(life.SERVING), reading.run.last_mark(life.READY)) if line]
+    lines = [s.line for s in (fallen or lengths)[:3]] or [
+        line for line in (reading.run.last_mark(life.SERVING), reading.run.last_mark(life.READY)) if line
+    ]
     summary = "the server answers and the output is reported to be corrupt; nothing failed and the cause is not known"
     if lengths and fallen and lengths[0] not in fallen:
-        summary += ": acceptance collapses after a good start, which fits a state that is not restored between rounds or requests (a hypothesis)"
+        summary += (
+            ": acceptance collapses after a good start, which fits a state that is not restored between rounds or requests (a hypothesis)"
+        )
     return _finding(
         "output.corrupt", "engine.wrong_output", summary, lines, failure=True, confidence="possible",
         remedy="serve with speculation off until it is understood; compare greedy output on and off, then with the prefix cache or graphs off",
@@ -139,15 +163,39 @@ def _misread(reading: Reading, wanted: set[str]) -> Finding | None:
     if tpot and itl and tpot[0] > 0 and itl[0] > 1.5 * tpot[0]:
         peak = _figure(reading, r"Peak output token throughput[^:]*:\s+([\d.,]+)")
         lines = [tpot[1], itl[1], *([peak[1]] if peak else [])]
-        return _finding("benchmark.itl_per_chunk", "performance.benchmark_misread", f"ITL counts chunks and one chunk carries several tokens ({itl[0] / tpot[0]:.1f} here): read TPOT, not ITL", lines, confidence="certain", remedy="compare TPOT (or end-to-end latency) with and without speculation")
-    done, failed = _figure(reading, r"(?:Successful requests|completed)\W+([\d,]+)"), _figure(reading, r"(?:Failed requests|failed)\W+([\d,]+)")
+        return _finding(
+            "benchmark.itl_per_chunk",
+            "performance.benchmark_misread",
+            f"ITL counts chunks and one chunk carries several tokens ({itl[0] / tpot[0]:.1f} here): read TPOT, not ITL",
+            lines,
+            confidence="certain",
+            remedy="compare TPOT (or end-to-end latency) with and without speculation",
+        )
+    done, failed = (
+        _figure(reading, r"(?:Successful requests|completed)\W+([\d,]+)"),
+        _figure(reading, r"(?:Failed requests|failed)\W+([\d,]+)"),
+    )
     if done and (done[0] == 0 or (failed and failed[0] > done[0])):
-        return _finding("benchmark.nothing_served", "performance.benchmark_misread", "the benchmark measured a server that did not serve: its figures mean nothing", [done[1], *([failed[1]] if failed else [])], confidence="certain", remedy="check completed and failed before any other figure")
+        return _finding(
+            "benchmark.nothing_served",
+            "performance.benchmark_misread",
+            "the benchmark measured a server that did not serve: its figures mean nothing",
+            [done[1], *([failed[1]] if failed else [])],
+            confidence="certain",
+            remedy="check completed and failed before any other figure",
+        )
     if "metric" in wanted and not (wanted & {"failing"}) and (bench or reading.samples):
         carrying, _, _ = _accept(reading.samples)
         figures = [line for line in bench if re.search(r"\d", line.text)]
         lines = [*figures[:3], *[s.line for s in carrying[:2]]][:4]
-        return _finding("benchmark.misread", "performance.benchmark_misread", "the figures are plausible and do not mean what they seem to: they differ in what they count (chunks or tokens, lifetime average or window, drafted or verified, random or real prompts)", lines, confidence="possible", remedy="compare TPOT and end-to-end throughput on the same prompts; flush caches and counters before each level")
+        return _finding(
+            "benchmark.misread",
+            "performance.benchmark_misread",
+            "the figures are plausible and do not mean what they seem to: they differ in what they count (chunks or tokens, lifetime average or window, drafted or verified, random or real prompts)",
+            lines,
+            confidence="possible",
+            remedy="compare TPOT and end-to-end throughput on the same prompts; flush caches and counters before each level",
+        )
     return None
 
 
@@ -157,7 +205,14 @@ def _acceptance(reading: Reading, wanted: set[str]) -> Finding | None:
         return None
     said = f"acceptance length {length:.2f} with the bonus token" if length is not None else f"{100 * (rate or 0):.1f} % of the drafts"
     lines = [*([reading.settings.line] if reading.settings.line else []), *[s.line for s in carrying[-3:]]]
-    return _finding("performance.low_acceptance", "performance.low_acceptance", f"speculation runs and next to nothing is accepted ({said}): the draft does not predict this target, or the algorithm does not fit the draft", lines, remedy="check that the draft was trained for this target and algorithm (an EAGLE3 head needs EAGLE3); else turn speculation off", confirm="acceptance on real text, not on random tokens")
+    return _finding(
+        "performance.low_acceptance",
+        "performance.low_acceptance",
+        f"speculation runs and next to nothing is accepted ({said}): the draft does not predict this target, or the algorithm does not fit the draft",
+        lines,
+        remedy="check that the draft was trained for this target and algorithm (an EAGLE3 head needs EAGLE3); else turn speculation off",
+        confirm="acceptance on real text, not on random tokens",
+    )
 
 
 def _capacity(reading: Reading, wanted: set[str]) -> Finding | None:
@@ -179,15 +234,28 @@ def _capacity(reading: Reading, wanted: set[str]) -> Finding | None:
         remedy = f"raise the limit (--max-running-requests {int((running or 1) * 1.5)} or --max-num-seqs) if memory allows, or choose a smaller depth for this concurrency"
     else:
         summary = "fewer requests or tokens fit than without speculation: the draft, its cache and its reservations take their share before the pool is sized"
-        remedy = "compare the pool with speculation off; a smaller depth, fewer running requests, or a larger memory fraction gives tokens back"
-    return _finding("performance.capacity", "performance.capacity_clamped", summary, lines, remedy=remedy, confidence="certain" if pinned or clamped else "likely")
+        remedy = (
+            "compare the pool with speculation off; a smaller depth, fewer running requests, or a larger memory fraction gives tokens back"
+        )
+    return _finding(
+        "performance.capacity",
+        "performance.capacity_clamped",
+        summary,
+        lines,
+        remedy=remedy,
+        confidence="certain" if pinned or clamped else "likely",
+    )
 
 
 def _slower(reading: Reading, wanted: set[str]) -> Finding | None:
-    if "slower" not in wanted or "failing" in wanted and not reading.samples:
+    if "slower" not in wanted or ("failing" in wanted and not reading.samples):
         return None
     carrying, length, rate = _accept(reading.samples)
-    lines = [line for line in reading.lines if re.search(r"downgraded|cudagraph mode|Async(?:hronous)? scheduling (?:is )?(?:not supported|disabled)", line.text)][:1]
+    lines = [
+        line
+        for line in reading.lines
+        if re.search(r"downgraded|cudagraph mode|Async(?:hronous)? scheduling (?:is )?(?:not supported|disabled)", line.text)
+    ][:1]
     prefill = [s for s in reading.samples if s.prefill]
     decode = [s for s in reading.samples if not s.prefill and (s.tok_s or s.accept_length is not None or s.accept_rate is not None)]
     lines += [s.line for s in prefill[-2:]] if re.search(r"first token|TTFT|prefix|prefill|cache", reading.evidence.symptom) else []
@@ -213,11 +281,29 @@ def _healthy(reading: Reading, wanted: set[str]) -> list[Finding]:
     retract = [line for line in reading.lines if _RETRACT.search(line.text)]
     if retract and serving is not None:
         ok = next((line for line in reversed(reading.lines) if '" 200' in line.text), serving)
-        return [_finding("healthy.back_pressure", "healthy", "the server is healthy: the KV pool fills under load, some requests are put back and finish later", [*retract[:2], ok], confidence="certain", remedy="nothing must be repaired; fewer running requests or more KV memory would avoid the repeated work")]
+        return [
+            _finding(
+                "healthy.back_pressure",
+                "healthy",
+                "the server is healthy: the KV pool fills under load, some requests are put back and finish later",
+                [*retract[:2], ok],
+                confidence="certain",
+                remedy="nothing must be repaired; fewer running requests or more KV memory would avoid the repeated work",
+            )
+        ]
     if not shown:
         return []
     noise = [sign.line for sign in reading.signs if sign.survived][:2]
     summary = "the server became ready and serves; nothing in the evidence failed"
     if noise:
         summary += f" ({len([s for s in reading.signs if s.survived])} frightening lines were survived)"
-    return [_finding("healthy.ready", "healthy", summary, [*shown[-2:]], confidence="certain" if serving else "likely", phase="serving" if serving else "ready")]
+    return [
+        _finding(
+            "healthy.ready",
+            "healthy",
+            summary,
+            [*shown[-2:]],
+            confidence="certain" if serving else "likely",
+            phase="serving" if serving else "ready",
+        )
+    ]

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 import msgspec
 
 from ..records import Evidence
-from . import kernel, life, lines, rules, samples, supervision, tracebacks
+from . import kernel, life, lines, rules, supervision, tracebacks
+from . import samples as figures
 from .lines import ENGINE, FACT, KERNEL, SYSTEMD, Line
 from .rules import Rule
 
@@ -46,8 +47,8 @@ class Reading(msgspec.Struct):
     props: dict[str, tuple[str, Line]]
     kills: list[kernel.OomKill]
     xids: list[kernel.Xid]
-    samples: list[samples.Sample]
-    settings: samples.Settings
+    samples: list[figures.Sample]
+    settings: figures.Settings
 
     def prop(self, key: str) -> str:
         return self.props.get(key, ("", None))[0]
@@ -59,15 +60,26 @@ class Reading(msgspec.Struct):
 _FATAL_HEADER = re.compile(
     r"hit an exception|failed to start|encountered a fatal error|graph failed|Initialization failed|Exception in worker|Error executing method|raised an exception|WorkerProc|terminate called|Uncaught exception|exiting|Engine core proc|crashed",
 )
-_NOISE_HEADER = re.compile(r"[Ii]gnor|[Cc]an ?not initialize|[Ff]ailed to load generation config|[Ff]alling back|[Ff]allback|[Ss]kip|[Ww]arning|optional|not available|Failed to (?:import|get|load) .*(?:using|default|proceed)|leaked|Exception ignored in")
+_NOISE_HEADER = re.compile(
+    r"[Ii]gnor|[Cc]an ?not initialize|[Ff]ailed to load generation config|[Ff]alling back|[Ff]allback|[Ss]kip|[Ww]arning|optional|not available|Failed to (?:import|get|load) .*(?:using|default|proceed)|leaked|Exception ignored in"
+)
 GENERIC = Rule(
-    id="engine.exception", cls="engine.internal_error", summary="the engine raised an exception that memory, devices and arguments do not explain", known=False
+    id="engine.exception",
+    cls="engine.internal_error",
+    summary="the engine raised an exception that memory, devices and arguments do not explain",
+    known=False,
 )
 
 
 def before(a: Line, b: Line) -> bool:
     """Whether ``a`` happened before ``b``: by position in one text, by wall clock between texts, by position otherwise."""
-    if (a.source, a.section) != (b.source, b.section) and a.time_s is not None and b.time_s is not None and a.clock == b.clock and a.clock in ("wall", "epoch"):
+    if (
+        (a.source, a.section) != (b.source, b.section)
+        and a.time_s is not None
+        and b.time_s is not None
+        and a.clock == b.clock
+        and a.clock in ("wall", "epoch")
+    ):
         return a.time_s < b.time_s or (a.time_s == b.time_s and a.index < b.index)
     return a.index < b.index
 
@@ -83,7 +95,7 @@ def read(evidence: Evidence) -> Reading:
     all_runs = life.runs(parsed, ends)
     signs = _signs(parsed, failures, all_runs)
     run = next((r for r in reversed(all_runs) if any(s.cause and r.first <= s.line.index < r.last for s in signs)), all_runs[-1])
-    taken = [sample for sample in samples.samples(parsed) if run.first <= sample.line.index < run.last] or samples.samples(parsed)
+    taken = [sample for sample in figures.samples(parsed) if run.first <= sample.line.index < run.last] or figures.samples(parsed)
     return Reading(
         evidence=evidence,
         lines=parsed,
@@ -97,7 +109,7 @@ def read(evidence: Evidence) -> Reading:
         kills=kernel.oom_kills(parsed),
         xids=kernel.xids(parsed),
         samples=taken,
-        settings=samples.settings(parsed),
+        settings=figures.settings(parsed),
     )
 
 
@@ -127,14 +139,16 @@ def _signs(parsed: Sequence[Line], failures: Sequence[tracebacks.Failure], all_r
         stage = run.stage_at(line.index)
         if not rule.since <= stage < rule.before:
             continue
-        signs.append(_sign(line, rule, stage, run, None, fatal=rule.id in ("hang.watchdog", "collective.watchdog", "native.assert", "native.segv")))
+        signs.append(
+            _sign(line, rule, stage, run, None, fatal=rule.id in ("hang.watchdog", "collective.watchdog", "native.assert", "native.segv"))
+        )
     signs.sort(key=lambda sign: sign.line.index)
     _mark_hint_lines(signs)
     return signs
 
 
 _FROM_FACTS = {"gpu.driver_unavailable", "gpu.hardware_fault", "network.port_in_use", "host.shared_memory_exhausted"}
-_SERIOUS_WARNING = re.compile(r"shared memory broadcast block|NCCL WARN")
+_SERIOUS_WARNING = re.compile(r"shared memory broadcast block|NCCL WARN|exited unexpectedly|died unexpectedly|requested but model doesn't")
 
 
 def _mark_hint_lines(signs: list[Sign]) -> None:
@@ -178,8 +192,12 @@ def _of_group(group: Sequence[tracebacks.Failure], all_runs: Sequence[life.Run])
         rule = rules.match_exception(failure.short_type, failure.body, failure.frames, stage)
         if rule is not None and (chosen is None or (chosen[1].fallout and not rule.fallout)):
             chosen = (failure, rule)
-            if not rule.fallout:
+            if not rule.fallout and rule.id != "toolchain.subprocess":
                 break
+            continue
+        if rule is not None and chosen is not None and chosen[1].id == "toolchain.subprocess" and rule.cls == chosen[1].cls:
+            chosen = (failure, rule)  # the build's own output says which file or tool; the failed command does not
+            break
     failure, rule = chosen or (first, GENERIC)
     more = tuple(other.line for other in group if other is not failure)
     sign = _sign(failure.line, rule, stage, run, failure, fatal=fatal, more=more)
@@ -195,7 +213,9 @@ def _sign(
     if cls == "memory.gpu_oom":
         cls = "memory.gpu_oom_runtime" if stage >= life.READY else "memory.gpu_oom_startup"
     went_on = run.progressed_after(line.index, life.READY)
-    return Sign(line=line, rule=rule, cls=cls, stage=stage, failure=failure, fatal=fatal, survived=went_on and not fatal, text=line.text, more=more)
+    return Sign(
+        line=line, rule=rule, cls=cls, stage=stage, failure=failure, fatal=fatal, survived=went_on and not fatal, text=line.text, more=more
+    )
 
 
 def in_kernel(line: Line) -> bool:

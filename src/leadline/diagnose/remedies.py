@@ -28,9 +28,9 @@ def _option(reading: Reading, *names: str) -> str | None:
                 if key == name.replace("-", "_"):
                     return value
         under = name.replace("-", "_")
-        value = _find(reading, rf"(?:--{name}[ =]|\b{under}=|'{under}': |\b{under}: )'?([\w.]+)")
-        if value and value not in ("None", "null"):
-            return value
+        found = _find(reading, rf"(?:--{name}[ =]|\b{under}=|'{under}': |\b{under}: )'?([\w.]+)")
+        if found and found not in ("None", "null"):
+            return found
     return None
 
 
@@ -91,7 +91,11 @@ def _vllm_length(reading: Reading, sign: Sign) -> str:
     fits = re.search(r"estimated maximum model length is (\d+)|stored in KV cache \((\d+)\)", body)
     length = next((g for g in fits.groups() if g), None) if fits else None
     used = _option(reading, "gpu-memory-utilization") or "0.92"
-    raise_to = f"--gpu-memory-utilization {used} -> {min(0.97, float(used) + 0.03):.2f}" if _number(used) and float(used) < 0.97 else "more KV memory"
+    raise_to = (
+        f"--gpu-memory-utilization {used} -> {min(0.97, float(used) + 0.03):.2f}"
+        if _number(used) and float(used) < 0.97
+        else "more KV memory"
+    )
     return f"--max-model-len {length}, or {raise_to}" if length else f"a smaller --max-model-len, or {raise_to}"
 
 
@@ -128,7 +132,7 @@ def _number(text: str) -> bool:
 
 def _gpu_oom(reading: Reading, sign: Sign) -> str:
     body = sign.failure.body if sign.failure else sign.text
-    if reading.engine == "llamacpp" or "ggml" in body or "buffer" in body and "cuda" in body.lower() and "Tried to allocate" not in body:
+    if reading.engine == "llamacpp" or "ggml" in body or ("buffer" in body and "cuda" in body.lower() and "Tried to allocate" not in body):
         return "fewer layers on the GPU (-ngl), a smaller -c or -np, a quantised cache, or leave -fit on"
     tried, total = re.search(r"Tried to allocate ([\d.]+) ([GM])iB", body), re.search(r"total capacity of ([\d.]+) GiB", body)
     share = 0.02

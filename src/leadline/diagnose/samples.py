@@ -81,7 +81,14 @@ def samples(lines: Sequence[Line]) -> list[Sample]:
         elif "draft acceptance" in text:
             match = re.search(r"draft acceptance(?: rate)?\s*=\s*([\d.]+) \(\s*(\d+) accepted /\s*(\d+) generated\)", text)
             if match:
-                found.append(Sample(line=line, accept_rate=float(match.group(1)), accept_length=_get(text, rf"mean len =\s*{_NUM}"), drafted=int(match.group(3))))
+                found.append(
+                    Sample(
+                        line=line,
+                        accept_rate=float(match.group(1)),
+                        accept_length=_get(text, rf"mean len =\s*{_NUM}"),
+                        drafted=int(match.group(3)),
+                    )
+                )
         elif "tokens per second" in text and "eval time" in text and "prompt eval" not in text:
             found.append(Sample(line=line, tok_s=_get(text, r"([\d.]+) tokens per second")))
         elif re.search(r"^\s*(?:Accept(?:ance)? length|spec_accept_length|acc_length|accept_length|Acceptance rate \(%\))\b", text):
@@ -109,7 +116,9 @@ _ARG = {
     "steps": re.compile(r"speculative_num_steps=(\d+)"),
     "draft": re.compile(r"speculative_num_draft_tokens=(\d+)"),
     "mem": re.compile(r"mem_fraction_static=([\d.]+)"),
-    "vllm": re.compile(r"'speculative_config': \{([^}]*)\}|speculative_config=SpeculativeConfig\(([^)]*)\)|--speculative-config[ =]'?(\{[^}]*\})"),
+    "vllm": re.compile(
+        r"'speculative_config': \{([^}]*)\}|speculative_config=SpeculativeConfig\(([^)]*)\)|--speculative-config[ =]'?(\{[^}]*\})"
+    ),
     "k": re.compile(r"num_spec(?:ulative)?_tokens['\"]?\s*[:=]\s*(\d+)"),
     "method": re.compile(r"method['\"]?\s*[:=]\s*['\"](\w+)"),
 }

@@ -25,7 +25,12 @@ _SYSTEMD: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("oom", re.compile(r"has been killed by the OOM killer|Failed with result 'oom-kill'")),
     ("start_limit", re.compile(r"Start request repeated too quickly|Failed with result 'start-limit-hit'")),
     ("exec_failed", re.compile(r"Failed at step EXEC spawning|Failed to locate executable|status=203/EXEC|Failed to execute (?:\S+): ")),
-    ("sandbox", re.compile(r"Failed at step (?:NAMESPACE|SECCOMP|CAPABILITIES|APPARMOR|ADDRESS_FAMILIES|CGROUP|SMACK|SELINUX_CONTEXT)|status=(?:226/NAMESPACE|228/SECCOMP|218/CAPABILITIES|231/APPARMOR)|status=31/SYS")),
+    (
+        "sandbox",
+        re.compile(
+            r"Failed at step (?:NAMESPACE|SECCOMP|CAPABILITIES|APPARMOR|ADDRESS_FAMILIES|CGROUP|SMACK|SELINUX_CONTEXT)|status=(?:226/NAMESPACE|228/SECCOMP|218/CAPABILITIES|231/APPARMOR)|status=31/SYS"
+        ),
+    ),
     (
         "setup_failed",
         re.compile(
@@ -44,9 +49,22 @@ _SYSTEMD: tuple[tuple[str, re.Pattern[str]], ...] = (
 # Containers and orchestrators write in plain text that is pasted beside the log.
 _PLAIN: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("oom", re.compile(r'"?OOMKilled"?\s*[:=]\s*true|[Rr]eason:?\s+OOMKilled|\bOOMKilled\b(?!"?\s*[:=])')),
-    ("probe_kill", re.compile(r"(?:failed (?:startup|liveness) probe|(?:[Ss]tartup|[Ll]iveness) probe failed|Container \S+ failed \w+ probe)")),
-    ("restart", re.compile(r'"?(?:RestartCount|Restart Count)"?\s*[:=]\s*"?(?P<count>\d+)|exited with code -?\d+ \(restarting\)|CrashLoopBackOff|Back-off restarting failed container')),
-    ("exit", re.compile(r'"ExitCode"\s*:\s*(?P<status>\d+)|exited with code (?P<status2>-?\d+)|Exit Code:\s+(?P<status3>\d+)|^Exited \((?P<status4>\d+)\)|\bExited \((?P<status5>\d+)\)')),
+    (
+        "probe_kill",
+        re.compile(r"(?:failed (?:startup|liveness) probe|(?:[Ss]tartup|[Ll]iveness) probe failed|Container \S+ failed \w+ probe)"),
+    ),
+    (
+        "restart",
+        re.compile(
+            r'"?(?:RestartCount|Restart Count)"?\s*[:=]\s*"?(?P<count>\d+)|exited with code -?\d+ \(restarting\)|CrashLoopBackOff|Back-off restarting failed container'
+        ),
+    ),
+    (
+        "exit",
+        re.compile(
+            r'"ExitCode"\s*:\s*(?P<status>\d+)|exited with code (?P<status2>-?\d+)|Exit Code:\s+(?P<status3>\d+)|^Exited \((?P<status4>\d+)\)|\bExited \((?P<status5>\d+)\)'
+        ),
+    ),
 )
 _EXIT_NOTE = re.compile(r"(?:^|\b)(?:exit (?:status|code)|rc|return ?code|returncode|\$\?)\s*[:= ]\s*(?P<code>-?\d+)", re.IGNORECASE)
 
@@ -94,7 +112,7 @@ def events(lines: Sequence[Line]) -> list[Event]:
     return found
 
 
-_PLAIN_HINT = re.compile(r"OOMKilled|probe|[Rr]estart|CrashLoop|Back-off|[Ee]xit")
+_PLAIN_HINT = re.compile(r"OOMKilled|probe|[Rr]estart|CrashLoop|Back-off|[Ee]xit|return ?code|\brc[=:]")
 
 
 def _plain(line: Line, found: list[Event]) -> None:
@@ -115,7 +133,19 @@ def stop_requests(lines: Sequence[Line]) -> list[Event]:
     """Lines in which somebody asks for a stop; ``soft`` when the words appear at every end of that engine."""
     found: list[Event] = []
     for line in lines:
-        if line.channel in (ENGINE, FACT) and ("top" in line.text or "ignal" in line.text or "SIG" in line.text or "xit" in line.text or "shut" in line.text or "nterrupt" in line.text or "rain" in line.text or "Scaled" in line.text or "^C" in line.text or "docker" in line.text or "systemctl" in line.text):
+        if line.channel in (ENGINE, FACT) and (
+            "top" in line.text
+            or "ignal" in line.text
+            or "SIG" in line.text
+            or "xit" in line.text
+            or "shut" in line.text
+            or "nterrupt" in line.text
+            or "rain" in line.text
+            or "Scaled" in line.text
+            or "^C" in line.text
+            or "docker" in line.text
+            or "systemctl" in line.text
+        ):
             if STOP_WORDS.search(line.text):
                 found.append(Event(kind="soft" if _SOFT_STOP.search(line.text) else "stop", line=line))
         elif line.channel == SYSTEMD and re.search(r"^Stopping \S", line.text):
@@ -124,6 +154,7 @@ def stop_requests(lines: Sequence[Line]) -> list[Event]:
 
 
 # -- sandbox ----------------------------------------------------------------------------------------------------------
+
 
 # property -> (values that block, what the engine needs)
 def sandbox_limits(props: dict[str, tuple[str, Line]]) -> list[tuple[str, Line, str]]:

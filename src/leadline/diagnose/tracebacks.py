@@ -39,7 +39,9 @@ _CHAIN = ("During handling of the above exception", "The above exception was the
 _HEADED = re.compile(
     r"(?:hit an exception|failed with error|raised an exception|Initialization failed\. warmup error|error|Exception|failed to start\.?)\s*:\s*(?=(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception)\b)"
 )
-_INLINE = re.compile(r"^(?P<head>(?:Scheduler|DetokenizerManager|TokenizerManager|WorkerProc|EngineCore)\b.*?(?:exception|error)): (?P<rest>\S.*)$")
+_INLINE = re.compile(
+    r"^(?P<head>(?:Scheduler|DetokenizerManager|TokenizerManager|WorkerProc|EngineCore)\b.*?(?:exception|error)): (?P<rest>\S.*)$"
+)
 
 
 class _Open(msgspec.Struct):
@@ -110,7 +112,11 @@ def _finish(lines: Sequence[Line], position: int, final: re.Match[str], opened: 
     for following in lines[position + 1 : position + 9]:
         if following.stream != line.stream:
             continue
-        if not following.text.strip() or TRACEBACK in following.text or (following.time_s is not None and following.level not in ("ERROR", "E")):
+        if (
+            not following.text.strip()
+            or TRACEBACK in following.text
+            or (following.time_s is not None and following.level not in ("ERROR", "E"))
+        ):
             break
         body.append(following.text)
     return Failure(

@@ -12,7 +12,8 @@ from .quoting import quotes
 from .reading import Reading, Sign, before
 
 _ENGINE_TASK = re.compile(
-    r"^(?:python[\d.]*|sglang|VLLM|vllm|llama|ray|pt_main_thread|trtllm|triton(?:server)?|ollama|koboldcpp|EngineCore|Worker|api_server|uvicorn|gunicorn|server|text-generation|mpirun|MainThread|\(?sd-)", re.IGNORECASE
+    r"^(?:python[\d.]*|sglang|VLLM|vllm|llama|ray|pt_main_thread|trtllm|triton(?:server)?|ollama|koboldcpp|EngineCore|Worker|api_server|uvicorn|gunicorn|server|text-generation|mpirun|MainThread|\(?sd-)",
+    re.IGNORECASE,
 )
 _ENGINE_NAME = re.compile(r"vllm|sglang|llama|engine|llm|inference|ollama|trt|tgi", re.IGNORECASE)
 LOOP = 3
@@ -37,9 +38,7 @@ class Case:
     def restarts(self) -> tuple[int, Line | None]:
         """How often the start was repeated, and the line that says so."""
         most, shown = 0, None
-        counted = 0
-        for event in self.reading.events_of("restart", "start_limit"):
-            counted += 1
+        for counted, event in enumerate(self.reading.events_of("restart", "start_limit"), 1):
             count = int(event.detail) if event.detail.isdigit() else counted
             if event.kind == "start_limit":
                 count = max(count, LOOP)
@@ -54,9 +53,17 @@ class Case:
     def success(self) -> Line | None:
         """The line in which the supervisor records success for a service that is gone."""
         reading = self.reading
+        found = reading.evidence.exit
+        if found is not None and found.code == 0 and found.by != "leadline":
+            return self.run.marks[-1].line if self.run.marks else None
         gone = reading.prop("ActiveState") in ("inactive", "") and reading.prop("SubState") not in ("running",)
         for key, good in (("Result", "success"), ("ExecMainStatus", "0")):
-            if key in reading.props and reading.prop(key) == good and gone and (key == "Result" or reading.prop("ExecMainCode") in ("1", "exited")):
+            if (
+                key in reading.props
+                and reading.prop(key) == good
+                and gone
+                and (key == "Result" or reading.prop("ExecMainCode") in ("1", "exited"))
+            ):
                 return reading.props[key][1]
         for event in reading.events_of("exit"):
             if event.detail == "0":
@@ -110,6 +117,8 @@ class Case:
                 continue
             if any(s.line.index == event.line.index for s in self.causes):
                 continue
+            if any(event.line.index < e.line.index for e in self.reading.events_of("start_limit")):
+                continue  # stopped on the way to a start that systemd refused
             return event
         return None
 
@@ -121,8 +130,11 @@ class Case:
             return "restarting in a loop"
         if self.stop is not None:
             return "stopped" if self.ended else "stopping"
-        if self.causes or self.fallouts or any(e.kind in ("exit", "start_timeout") for e in reading.events):
+        bad_exit = any(e.kind == "start_timeout" or (e.kind == "exit" and e.detail not in ("0", "124")) for e in reading.events)
+        if self.causes or self.fallouts or bad_exit or reading.prop("ActiveState") == "failed" or self.exit_signal is not None:
             return "crashed"
+        if reading.prop("ActiveState") == "inactive":
+            return "stopped" if self.run.marks else "not started"
         if self.run.reached >= life.READY:
             return life.NAMES[self.run.reached]
         return life.NAMES[self.run.reached]
@@ -136,7 +148,7 @@ def _earliest(signs: Sequence[Sign]) -> Sign | None:
     """The first failure: by clock where both lines have the same kind of clock and differ, by position otherwise."""
     first: Sign | None = None
     for sign in signs:
-        if first is None or (not sign.rule.known and False) or before(sign.line, first.line):
+        if first is None or before(sign.line, first.line):
             first = sign
     if first is None or first.line.time_s is None:
         return first
@@ -153,7 +165,9 @@ def _earliest(signs: Sequence[Sign]) -> Sign | None:
 def _own_kill(case: Case, kill: kernel.OomKill) -> bool | None:
     """Whether the victim belongs to this service. None: cannot be told."""
     reading = case.reading
-    unit = reading.prop("Id") or next((m.group(1) for e in reading.events for m in [re.match(r"([\w@.\\-]+\.service): ", e.line.text)] if m), "")
+    unit = reading.prop("Id") or next(
+        (m.group(1) for e in reading.events for m in [re.match(r"([\w@.\\-]+\.service): ", e.line.text)] if m), ""
+    )
     group = reading.prop("ControlGroup")
     if kill.cgroup and unit and kill.cgroup.rstrip("/").endswith(".service") and not kill.cgroup.rstrip("/").endswith("/" + unit):
         return False
@@ -165,7 +179,10 @@ def _own_kill(case: Case, kill: kernel.OomKill) -> bool | None:
         return True
     container = re.search(r"(?:docker|cri-containerd|crio|libpod)-([0-9a-f]{6,64})", kill.cgroup)
     if container:
-        name = next((line for line in reading.lines if line.channel == FACT and container.group(1)[:8] in line.text and line.text.strip() != ""), None)
+        name = next(
+            (line for line in reading.lines if line.channel == FACT and container.group(1)[:8] in line.text and line.text.strip() != ""),
+            None,
+        )
         if name is not None:
             return bool(_ENGINE_NAME.search(name.text.replace(container.group(1), "").replace("lmcache", "")))
     if any(event.kind == "oom" and event.line.channel != SYSTEMD for event in reading.events):
@@ -206,7 +223,9 @@ def _host_remedy(case: Case, limit: bool | None) -> str:
     text = "raise the limit of the unit or container" if limit else "free host memory or move the neighbour that fills it"
     if limit and current.isdigit():
         text = f"MemoryMax={int(current) // 2**20}M -> {int(int(current) * 1.5) // 2**20}M"
-    if case.reading.engine == "llamacpp" or any("prompt cache" in line.text or "cache state" in line.text for line in case.reading.lines[-400:]):
+    if case.reading.engine == "llamacpp" or any(
+        "prompt cache" in line.text or "cache state" in line.text for line in case.reading.lines[-400:]
+    ):
         text += "; the host prompt cache counts too: --cache-ram 0 (default 8192 MiB)"
     return text
 
@@ -269,7 +288,11 @@ def _gpu_kernel(case: Case) -> Finding | None:
     amd = [line for line in reading.lines if kernel.AMD_FAULT.search(line.text)]
     if not faults and not amd:
         return None
-    if case.first is not None and case.first.cls not in ("gpu.kernel_fault", "engine.internal_error", "engine.collective_stall", "engine.hang") and case.first.rule.known:
+    if (
+        case.first is not None
+        and case.first.cls not in ("gpu.kernel_fault", "engine.internal_error", "engine.collective_stall", "engine.hang")
+        and case.first.rule.known
+    ):
         return None
     line = faults[0].line if faults else amd[0]
     devices = {x.device for x in faults}
@@ -327,7 +350,11 @@ def _figures(reading: Reading, sign: Sign) -> str:
             free = match.group(1)
     if free is None or not (sign.cls.startswith("memory.") or sign.rule.id.startswith("toolchain")):
         return ""
-    return f"{free} GB of GPU memory were still free" if sign.cls != "memory.gpu_oom_startup" else f"the last figure before it was {free} GB free"
+    return (
+        f"{free} GB of GPU memory were still free"
+        if sign.cls != "memory.gpu_oom_startup"
+        else f"the last figure before it was {free} GB free"
+    )
 
 
 def _held(case: Case, sign: Sign) -> Finding | None:
@@ -359,9 +386,14 @@ def _holder(case: Case) -> Line | None:
         if line.channel != FACT:
             continue
         match = re.search(r"\b(?P<pid>\d+)\b.*?(?P<mib>\d{4,}) ?MiB", line.text)
-        if match and int(match.group("mib")) > 2000 and ("," in line.text or "|" in line.text) and "/" not in line.text.split("MiB")[0].rsplit("|", 1)[-1]:
-            if not any(f"pid={match.group('pid')}" in other.stream for other in case.reading.lines):
-                return line
+        if (
+            match
+            and int(match.group("mib")) > 2000
+            and ("," in line.text or "|" in line.text)
+            and "/" not in line.text.split("MiB")[0].rsplit("|", 1)[-1]
+            and not any(f"pid={match.group('pid')}" in other.stream for other in case.reading.lines)
+        ):
+            return line
     return None
 
 
@@ -372,7 +404,11 @@ def _engine_cause(case: Case) -> Finding | None:
     chosen = sign
     # a consequence of waiting never outranks what made a rank stop; an unexplained exception gives way to an explained one close by
     if sign.rule.id == "engine.exception" or not sign.rule.known:
-        named = [s for s in case.causes if s.rule.known and s.line.index - sign.line.index <= 60 and s.rule.id != "engine.exception" and s.stage == sign.stage]
+        named = [
+            s
+            for s in case.causes
+            if s.rule.known and s.line.index - sign.line.index <= 60 and s.rule.id != "engine.exception" and s.stage == sign.stage
+        ]
         if named and sign.cls in ("engine.internal_error", "engine.hang", "engine.collective_stall") and named[0].fatal >= sign.fatal:
             chosen = named[0]
     if chosen.cls in ("memory.gpu_oom_startup", "memory.gpu_oom_runtime"):
@@ -382,7 +418,14 @@ def _engine_cause(case: Case) -> Finding | None:
     if chosen.rule.id == "gpu.held_free_memory":
         finding = _of_sign(case, chosen)
         holder = _holder(case)
-        owner = [line for line in case.reading.lines if line.channel == FACT and holder is not None and re.search(rf"^\s*{re.split(r'[ ,|]+', holder.text.strip(' |'))[0]}\b", line.text) and line is not holder]
+        owner = [
+            line
+            for line in case.reading.lines
+            if line.channel == FACT
+            and holder is not None
+            and re.search(rf"^\s*{re.split(r'[ ,|]+', holder.text.strip(' |'))[0]}\b", line.text)
+            and line is not holder
+        ]
         return Finding(**{**_as_fields(finding), "quotes": quotes([chosen.line, *([holder] if holder else []), *owner[:1]])})  # type: ignore[arg-type]
     if chosen.cls == "engine.hang" and chosen.rule.id == "hang.shm_broadcast":
         return _broadcast(case, chosen)
@@ -402,7 +445,9 @@ def _as_fields(finding: Finding) -> dict[str, object]:
 
 def _unseen(case: Case) -> bool:
     """Whether the engine's own access log does not show the warm-up request it failed on."""
-    return not any(re.search(r'"(?:GET /(?:get_)?model_info|POST /generate) HTTP/[\d.]+" [25]\d\d', line.text) for line in case.reading.lines)
+    return not any(
+        re.search(r'"(?:GET /(?:get_)?model_info|POST /generate) HTTP/[\d.]+" [25]\d\d', line.text) for line in case.reading.lines
+    )
 
 
 def _active_frames(case: Case, sign: Sign) -> list[Line]:
@@ -442,7 +487,7 @@ def _requested_stop(case: Case) -> Finding | None:
         line for line in case.reading.lines[case.stop.line.index + 1 :]
         if line.index < case.run.last and re.search(r"ERROR|died|[Ff]ailed|force kill|leaked|SIGKILL|Killing|exited, code|exit code|Received second interrupt|close\. \(CTRL", line.raw)
     ]  # fmt: skip
-    bad_exit = case.exit_signal is not None or any(e.detail not in ("0", "") for e in case.reading.events_of("exit"))
+    bad_exit = case.exit_signal is not None or any(e.detail not in ("0", "124", "") for e in case.reading.events_of("exit"))
     if not looks_bad and not bad_exit and not case.symptom and case.run.reached >= life.READY:
         return None  # nothing looks like a failure: a healthy life that ended as asked
     soft = case.stop.kind == "soft"
@@ -469,7 +514,11 @@ def _killed_loading(case: Case) -> Finding | None:
     shown += [case.reading.props["Result"][1]] if case.reading.prop("Result") == "timeout" else []
     shown += [limit[1]] if limit else []
     loading = case.run.last_mark(life.LOADING) or (case.run.marks[-1].line if case.run.marks else None)
-    remedy = f"TimeoutStartSec={limit[0]} -> 900 s (or infinity), and measure how long the start really takes" if limit else "give the start more time (TimeoutStartSec=900, startupProbe failureThreshold x period of 15 minutes)"
+    remedy = (
+        f"TimeoutStartSec={limit[0]} -> 900 s (or infinity), and measure how long the start really takes"
+        if limit
+        else "give the start more time (TimeoutStartSec=900, startupProbe failureThreshold x period of 15 minutes)"
+    )
     return Finding(
         id="supervisor.killed_loading", cls="supervisor.killed_while_loading", failure=True,
         summary="the supervisor ended a start that was still loading; the engine itself reports no error",
@@ -499,7 +548,17 @@ def _cannot_start(case: Case) -> Finding | None:
     ):  # fmt: skip
         events = reading.events_of(kind)
         if events and case.first is None:
-            return Finding(id=f"unit.{kind}", cls=cls, failure=True, summary=summary, quotes=quotes([e.line for e in events[:3]]), confidence="certain", remedy=remedy, doomed=True, phase="not started")
+            return Finding(
+                id=f"unit.{kind}",
+                cls=cls,
+                failure=True,
+                summary=summary,
+                quotes=quotes([e.line for e in events[:3]]),
+                confidence="certain",
+                remedy=remedy,
+                doomed=True,
+                phase="not started",
+            )
     return None
 
 
@@ -530,8 +589,17 @@ def _sandbox(case: Case) -> Finding | None:
         chosen = chosen if case.run.reached < life.READY else []
     else:
         family = "gpu.driver" if first.cls == "gpu.driver_unavailable" else first.rule.id.split(".")[0]
-        chosen = [item for item in limits if family in _NEEDS.get(item[0], ()) and (family != "engine" or not first.rule.known) and (family in ("gpu.driver", "sandbox", "network", "native") or item in strong)]
-        if family in ("network", "model", "toolchain", "engine", "native") and not re.search(r"denied|not permitted|not supported by protocol|unreachable|Read-only|timed out|resolve|execut|mprotect|mmap", first.failure.body if first.failure else first.text):
+        chosen = [
+            item
+            for item in limits
+            if family in _NEEDS.get(item[0], ())
+            and (family != "engine" or not first.rule.known)
+            and (family in ("gpu.driver", "sandbox", "network", "native") or item in strong)
+        ]
+        if family in ("network", "model", "toolchain", "engine", "native") and not re.search(
+            r"denied|not permitted|not supported by protocol|unreachable|Read-only|timed out|resolve|execut|mprotect|mmap",
+            first.failure.body if first.failure else first.text,
+        ):
             chosen = []
     if not chosen:
         return None
@@ -601,7 +669,9 @@ def _died_natively(case: Case) -> Finding | None:
         return None
     names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
     shown = [e.line for e in case.reading.events_of("exit")][-1:] or [s.line for s in case.fallouts[:1]]
-    shown += [line for line in case.reading.lines if re.search(rf"signal sig\w+|returncode -{number}\b|exit code -{number}\b", line.text)][:1]
+    shown += [line for line in case.reading.lines if re.search(rf"signal sig\w+|returncode -{number}\b|exit code -{number}\b", line.text)][
+        :1
+    ]
     missing = number == 4
     return Finding(
         id="native.signal", cls="host.toolchain_missing" if missing else "engine.internal_error", failure=True,
@@ -625,6 +695,8 @@ def _unknown(case: Case) -> Finding:
     summary = "the evidence does not show why"
     if state in ("masked", "not-found"):
         summary = f"the unit is {state}: it was never started"
+    elif reading.prop("ActiveState") == "inactive" and reading.prop("Result") == "success" and number is None:
+        summary = "the unit is not running and its last run is recorded as success" if case.run.marks else "the unit was never started"
     elif number == 9:
         summary = "the process was killed by SIGKILL from outside and nothing says by whom (the signal alone proves nothing, least of all the OOM killer)"
     elif number is not None:
@@ -647,7 +719,7 @@ def _in_trouble(case: Case) -> bool:
     found = reading.evidence.exit
     if found is not None and (found.signal or found.code) and found.by != "leadline":
         return True
-    if reading.prop("LoadState") in ("masked", "not-found"):
+    if reading.prop("LoadState") in ("masked", "not-found") or reading.prop("ActiveState") == "inactive":
         return True
     bad_exit = [e for e in reading.events_of("exit") if e.line.index >= case.run.first and e.detail not in ("0", "124", "")]
     return bool(bad_exit or reading.events_of("start_limit", "restart"))
@@ -661,11 +733,14 @@ def rank(reading: Reading) -> tuple[Finding, ...]:
     if not found:
         stop = _requested_stop(case)
         performance_findings = [] if _in_trouble(case) and case.stop is None else performance.verdict(reading)
-        inactive = [f for f in performance_findings if f.cls == "config.speculation_inactive"]
+        first = {"config.speculation_inactive"} | (set() if case.symptom & {"failing", "noise"} else {"performance.low_acceptance"})
+        inactive = [f for f in performance_findings if f.cls in first]
         corrupt = [f for f in performance_findings if f.failure]
         if stop is not None and not inactive and not corrupt:
             found = [stop]
-        elif performance_findings and not ("failing" in case.symptom and performance_findings[0].cls == "healthy" and "noise" not in case.symptom and stop is None):
+        elif performance_findings and not (
+            "failing" in case.symptom and performance_findings[0].cls == "healthy" and "noise" not in case.symptom and stop is None
+        ):
             found = performance_findings
         elif _still_loading(case):
             found = [_loading(case)]
@@ -709,7 +784,11 @@ def _failures(case: Case) -> list[Finding]:
                 break
     else:
         other = _other_oom(case)
-        if other is not None and found[0].cls in ("engine.hang", "engine.internal_error", "engine.collective_stall") and not (case.first and case.first.rule.known):
+        if (
+            other is not None
+            and found[0].cls in ("engine.hang", "engine.internal_error", "engine.collective_stall")
+            and not (case.first and case.first.rule.known)
+        ):
             found.insert(0, other)
     return found
 
@@ -720,7 +799,11 @@ def _driver(case: Case) -> Finding | None:
     if not lines:
         return None
     signs = [s.line for s in case.causes if s.cls == "gpu.driver_unavailable"]
-    upgrade = [line for line in case.reading.lines if line.channel == FACT and re.search(r"^Upgrade: .*nvidia|nvidia.*->|nvidia-(?:driver|common)", line.text)]
+    upgrade = [
+        line
+        for line in case.reading.lines
+        if line.channel == FACT and re.search(r"^Upgrade: .*nvidia|nvidia.*->|nvidia-(?:driver|common)", line.text)
+    ]
     return Finding(
         id="kernel.driver_mismatch", cls="gpu.driver_unavailable", failure=True, summary="the driver's library and its kernel module have different versions: CUDA cannot be used until the module is reloaded",
         quotes=quotes([*signs[:1], lines[0], *upgrade[:1]]), confidence="certain", remedy="reboot the host (or unload and load the nvidia modules), and hold back unattended driver upgrades", doomed=True,
@@ -732,7 +815,16 @@ def _shm_full(case: Case) -> Finding | None:
     for line in case.reading.lines:
         match = re.search(r"(\d+)%\s+/dev/shm", line.text)
         if match and int(match.group(1)) >= 95 and (case.fallouts or case.exit_signal == 7):
-            return Finding(id="host.shm_df", cls="host.shared_memory_exhausted", failure=True, summary="/dev/shm is full and the engine ended without naming a cause", quotes=quotes([line, *[s.line for s in case.fallouts[:1]]]), confidence="likely", remedy="--shm-size=16g or --ipc=host for a container; remove leftovers in /dev/shm", doomed=True)
+            return Finding(
+                id="host.shm_df",
+                cls="host.shared_memory_exhausted",
+                failure=True,
+                summary="/dev/shm is full and the engine ended without naming a cause",
+                quotes=quotes([line, *[s.line for s in case.fallouts[:1]]]),
+                confidence="likely",
+                remedy="--shm-size=16g or --ipc=host for a container; remove leftovers in /dev/shm",
+                doomed=True,
+            )
     return None
 
 
@@ -745,7 +837,16 @@ def _still_loading(case: Case) -> bool:
 def _loading(case: Case) -> Finding:
     shown = [case.run.marks[-1].line] if case.run.marks else [case.reading.props["ActiveState"][1]]
     phase = life.NAMES[case.run.reached] if case.run.marks else "loading"
-    return Finding(id="healthy.loading", cls="healthy", failure=False, summary="the server is still starting and nothing failed so far", quotes=quotes(shown), confidence="likely", phase=phase, remedy="wait, and look again; a minute without a line is normal while kernels compile")
+    return Finding(
+        id="healthy.loading",
+        cls="healthy",
+        failure=False,
+        summary="the server is still starting and nothing failed so far",
+        quotes=quotes(shown),
+        confidence="likely",
+        phase=phase,
+        remedy="wait, and look again; a minute without a line is normal while kernels compile",
+    )
 
 
 def _with_loop(case: Case, found: list[Finding]) -> list[Finding]:
@@ -753,7 +854,13 @@ def _with_loop(case: Case, found: list[Finding]) -> list[Finding]:
     head = found[0]
     if count >= LOOP and line is not None and head.failure and head.cls not in ("supervisor.restart_loop", "unknown"):
         head = Finding(**{**_as_fields(head), "also": (*head.also, "supervisor.restart_loop")})  # type: ignore[arg-type]
-    if head.failure and case.success is not None and head.cls not in ("supervisor.crash_masked", "unknown") and case.stop is None and case.run.reached >= life.READY:
+    if (
+        head.failure
+        and case.success is not None
+        and head.cls not in ("supervisor.crash_masked", "unknown")
+        and case.stop is None
+        and case.run.reached >= life.READY
+    ):
         head = Finding(**{**_as_fields(head), "also": (*head.also, "supervisor.crash_masked")})  # type: ignore[arg-type]
     return [head, *found[1:]]
 
