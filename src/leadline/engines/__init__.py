@@ -111,9 +111,11 @@ class Engine(Protocol):
 def engines() -> tuple[Engine, ...]:
     """Every adapter, most specific first."""
     from .llamacpp import LlamaCpp
+    from .sglang import SGLang
 
     found: list[Engine] = [  # one line an adapter, alphabetical
         LlamaCpp(),
+        SGLang(),
     ]
     return tuple(found)
 
