@@ -26,6 +26,7 @@ from leadline.records import (
     Capacity,
     Command,
     Conditions,
+    Decided,
     Exit,
     Failed,
     FrontierRow,
@@ -123,7 +124,8 @@ class Player:
         """Start the candidate, measure it (or crash) and journal that."""
         number, candidate = len(self.knowledge.trials) + 1, launch.candidate
         start_s = self.clock_s
-        new: list[AnyEvent] = [Intended(trial=number, at_s=start_s, candidate=candidate, kind=launch.kind, why=launch.why)]
+        new: list[AnyEvent] = [Decided(at_s=start_s, stop=None, next=launch)]
+        new.append(Intended(trial=number, at_s=start_s, candidate=candidate, kind=launch.kind, why=launch.why))
         if candidate in self.surface.crashes or not any(c == candidate for c, _ in self.surface.tok_s):
             after_s = 0.4 * self.surface.load_s
             new.append(Failed(trial=number, at_s=start_s + after_s, after_s=after_s, exit=Exit(signal=9), findings=()))
@@ -151,8 +153,9 @@ class Player:
         )
         out: list[AnyEvent] = []
         for block in range(1, blocks + 1):
-            content = _rng(*key, "content", level.label, block).normal(0, noise.content, self.surface.prompts)
-            liking = _rng(*key, "liking", candidate.label, level.label, block).normal(0, noise.liking, self.surface.prompts)
+            crowd = 1.0 if level.concurrency == 1 else math.sqrt(self.surface.prompts / max(self.surface.prompts, level.concurrency))
+            liking = crowd * _rng(*key, "liking", candidate.label, level.label, block).normal(0, noise.liking, self.surface.prompts)
+            content = crowd * _rng(*key, "content", level.label, block).normal(0, noise.content, self.surface.prompts)
             luck = _rng(*key, "luck", number, level.label, block).normal(
                 0, noise.block * math.sqrt(self.surface.prompts), self.surface.prompts
             )
@@ -230,7 +233,8 @@ def llamacpp_demo(seed: int = 0) -> Surface:
     gram = {m: Candidate(algorithm="ngram-simple", depth=m, settings=(("ngram_n", "4"),)) for m in (8, 16)}
     wide = Candidate(algorithm="ngram-simple", depth=48, settings=(("ngram_n", "12"),))
     tok_s = {(OFF, chat1): 16.0, (OFF, chat4): 48.0, (OFF, copy1): 15.5, (OFF, copy4): 40.3}
-    lengths = depth_curve([0.98 - 0.012 * j for j in range(16)])
+    # accepted / drafted falls from 0.98 at one draft to 0.88 at sixteen
+    lengths = (1.0, *(1 + n * (0.98 - 0.10 * (n - 1) / 15) for n in range(1, 17)))
     for depth, one, four, copy, copies in (
         (1, 17.9, 31.0, 18.5, 28.0),
         (2, 20.2, 32.0, 20.5, 29.0),

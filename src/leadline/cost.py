@@ -8,6 +8,7 @@ costs a share of a plain step even with few drafts, so depth 0 is always measure
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -17,9 +18,11 @@ SCAFFOLD = 1.45
 """R(B, 0) on the depth line over R(B, 0) measured without speculation: 1.8, 1.6, 1.6 on a GPU server, 1.3 on a CPU one."""
 SCAFFOLD_SD = 0.20
 """Standard deviation of the log of that factor; used only while a single depth of an axis has been measured."""
-LINE_SD = 0.03
+SATURATED = 0.05
+"""Share of all experts by which two depths must differ before their number rules the cost."""
+LINE_SD = 0.022
 """Standard deviation of log R half way between two measured depths."""
-EXTRAPOLATED_SD = 0.06
+EXTRAPOLATED_SD = 0.04
 """The same one depth ratio of two outside the measured depths."""
 
 
@@ -36,9 +39,24 @@ def experts_read(tokens: float, experts: Experts) -> float:
     return experts.total * (1 - untouched)
 
 
-def abscissa(depth: int, batch: float, experts: Experts | None) -> float:
-    """What R is linear in at a fixed batch: drafts, or for a mixture of experts the experts read by ``batch * (depth + 1)`` tokens."""
-    return float(depth) if experts is None else experts_read(batch * (depth + 1), experts)
+def round_s(rounds: Sequence[tuple[int, float]], depth: int, batch: float, experts: Experts | None = None) -> float:
+    """Seconds per round at ``depth`` from (depth, seconds) measured at the same batch, shallow to deep.
+
+    Between two measured depths linear in depth; for a mixture of experts linear in the experts read by ``batch * (depth + 1)``
+    tokens, as far as their number still grows there (once all are read a draft costs what it costs in a dense model).  Outside
+    the measured depths always linear in depth: a law that saturates cannot be continued.
+    """
+    plain = interpolate([(float(k), r) for k, r in rounds], float(depth))
+    around = [pair for pair in itertools.pairwise(rounds) if pair[0][0] <= depth <= pair[1][0]]
+    if experts is None or not around:
+        return plain
+    (low, low_s), (high, high_s) = around[0]
+    first, here, last = (experts_read(batch * (k + 1), experts) for k in (low, depth, high))
+    span = (last - first) / experts.total
+    if span <= 0:
+        return plain
+    weight = min(1.0, span / SATURATED)
+    return weight * (low_s + (high_s - low_s) * (here - first) / (last - first)) + (1 - weight) * plain
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:

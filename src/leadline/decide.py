@@ -30,6 +30,10 @@ BLOCK_GUESS_S = 6.0
 """Seconds of one block at one level before one was seen."""
 DEAR_S = 30.0
 """A load longer than this dominates: such a launch plays every level."""
+WORTH, WORTH_DEAR = 0.1, 0.3
+"""Least expected gain, averaged over the levels and in units of ``tie``, for which something is launched at all."""
+WORTH_SOMEWHERE = 0.75
+"""... or at a single level."""
 AFTER_CRASH = 2 / 3
 """Next depth tried after one crashed, as a share of it."""
 REPEATS = 2
@@ -124,6 +128,13 @@ class _Desk:
         self.options = space.options(knowledge, axes, tune)
         self.forecast = Forecast(self.board, self.options)
         self.launches_left = tune.max_launches - knowledge.launches
+        ended = {trial.candidate for trial in knowledge.trials if trial.ended}
+        self.in_vain = {
+            (event.next.candidate, level)
+            for event in knowledge.decided
+            if event.next is not None and event.next.candidate in ended
+            for level in event.next.levels
+        }
         self.trials = {c: [t for t in knowledge.of(c) if t.served or t.failed is not None] for c in {t.candidate for t in knowledge.trials}}
 
     def axes(self) -> Iterator[tuple[int, Axis]]:
@@ -134,6 +145,10 @@ class _Desk:
 
     def tried(self, candidate: Candidate) -> int:
         return len(self.trials.get(candidate, []))
+
+    def played(self, candidate: Candidate, level: Level) -> bool:
+        """Measured at the level, or tried there in vain (no valid block came of it): not to be explored there again."""
+        return bool(self.board.cell(candidate, level)) or (candidate, level) in self.in_vain
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -167,7 +182,8 @@ class _Desk:
         self, candidate: Candidate, kind: str, why: str, *, levels: Sequence[Level] | None = None, blocks: int | None = None
     ) -> PlannedLaunch:
         chosen = self.levels if levels is None else tuple(levels)
-        n = self.measure.explore_blocks if blocks is None else blocks
+        few = self.measure.confirm_blocks if self.dear else self.measure.explore_blocks
+        n = few if blocks is None else blocks
         n = max(1, min(n, self.measure.max_blocks))
         seconds = self.load_s + n * sum(self.block_s(candidate, level) for level in chosen)
         return PlannedLaunch(candidate=candidate, why=why, levels=chosen, blocks=n, seconds=round(seconds, 1), kind=kind)
@@ -227,9 +243,10 @@ class _Desk:
         return expected_excess(outlook.mean - value - matters, outlook.sd)
 
     def contested(self, option: Option) -> tuple[Level, ...]:
-        """Levels at which the option may still win something worth having and has not been measured."""
+        """Levels at which the option may still win something worth having and has not been played."""
         enough = self.tune.tie * (0.5 if self.dear else 0.25)
-        return tuple(level for level in self.levels if not self.board.cell(option.candidate, level) and self.hope(option, level) > enough)
+        open_ = [level for level in self.levels if not self.played(option.candidate, level)]
+        return tuple(level for level in open_ if self.hope(option, level) > enough)
 
     def comparisons(self, level: Level) -> int:
         """Claims that may be made at once: every candidate of the level, at every level."""
@@ -256,19 +273,21 @@ _WHY_SHALLOW = "with depth {deep} it gives the cost of a draft token, and with t
 
 def _baseline(desk: _Desk) -> Iterator[PlannedLaunch]:
     if not desk.tried(desk.found) and desk.found not in desk.knowledge.refused:
-        blocks = _control_blocks(desk.measure)
+        blocks = _control_blocks(desk)
         yield desk.launch(desk.found, "baseline", "the service as found: everything is compared with it", blocks=blocks)
 
 
 def _control(desk: _Desk) -> Iterator[PlannedLaunch]:
-    if desk.off != desk.found and not desk.tried(desk.off) and desk.off not in desk.knowledge.refused:
-        blocks = _control_blocks(desk.measure)
+    impossible = any(row.candidate == desk.off and row.starts is False for row in desk.knowledge.frontier)
+    if desk.off != desk.found and not desk.tried(desk.off) and not impossible:
+        blocks = _control_blocks(desk)
         yield desk.launch(desk.off, "control", "speculation off: what speculation has to beat, and no model predicts it", blocks=blocks)
 
 
-def _control_blocks(measure: Measure) -> int:
+def _control_blocks(desk: _Desk) -> int:
     """Everything is compared with it, so it is worth more blocks than one of many candidates."""
-    return -(-(measure.explore_blocks + measure.confirm_blocks) // 2)
+    few, many = desk.measure.explore_blocks, desk.measure.confirm_blocks
+    return many if desk.dear else -(-(few + many) // 2)
 
 
 def _asked(desk: _Desk) -> Iterator[PlannedLaunch]:
@@ -281,11 +300,13 @@ def _asked(desk: _Desk) -> Iterator[PlannedLaunch]:
 def _deep(desk: _Desk) -> Iterator[PlannedLaunch]:
     for index, axis in desk.axes():
         mine = desk.of_axis(index)
-        if not mine or any(option.candidate in desk.board.candidates for option in mine):
+        if not mine or any(_deep_enough(option, mine) for option in mine if option.candidate in desk.board.candidates):
             continue
         crashed = [c.depth for c in desk.knowledge.refused if c.algorithm == axis.algorithm]
         below = [option for option in mine if not crashed or option.candidate.depth <= AFTER_CRASH * min(crashed)]
         option = (below or mine[:1])[-1]
+        if desk.tried(option.candidate):
+            continue
         why = "the deepest that starts: its acceptance at every position tells that of all shallower depths"
         if crashed:
             why = f"depth {min(crashed)} failed: a depth well below it, for acceptance at every position"
@@ -296,6 +317,11 @@ def _deep(desk: _Desk) -> Iterator[PlannedLaunch]:
         levels = _worth(desk, mine)
         if levels:
             yield desk.launch(option.candidate, "deep", why, levels=levels)
+
+
+def _deep_enough(option: Option, mine: Sequence[Option]) -> bool:
+    """Whether a measured candidate does for the deepest of its axis."""
+    return not option.modelled or option.candidate.depth >= AFTER_CRASH * max(other.candidate.depth for other in mine)
 
 
 def _shallow(desk: _Desk) -> Iterator[PlannedLaunch]:
@@ -327,9 +353,12 @@ def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
         levels = desk.contested(option)
         if not levels:
             continue
-        gain = sum(desk.hope(option, level) for level in levels) / len(desk.levels)
-        played = desk.levels if desk.dear else levels
-        launch = desk.launch(option.candidate, "explore", "", levels=[v for v in played if not desk.board.cell(option.candidate, v)])
+        played = [v for v in (desk.levels if desk.dear else levels) if not desk.played(option.candidate, v)]
+        gain = sum(desk.hope(option, level) for level in played) / len(desk.levels)
+        most = max((desk.hope(option, level) for level in played), default=0.0)
+        if gain < desk.tune.tie * (WORTH_DEAR if desk.dear else WORTH) and most < desk.tune.tie * WORTH_SOMEWHERE:
+            continue
+        launch = desk.launch(option.candidate, "explore", "", levels=played)
         ranked.append((gain / launch.seconds, gain, option, levels, launch))
     for _, gain, option, levels, launch in sorted(ranked, key=lambda row: (-row[0], row[2].candidate)):
         best_at = [level for level in levels if _predicted_best(desk, option, level)]
@@ -353,6 +382,7 @@ def _confirm(desk: _Desk) -> Iterator[PlannedLaunch]:
     """Winners that are not shown yet, again in a launch of their own; then the configuration they are compared with."""
     unsure: dict[Candidate, list[Level]] = {}
     final: dict[Candidate, list[Level]] = {}
+    gain = 0.0
     for level in desk.levels:
         top = desk.leader(level)
         if top is None or top[0] == desk.found or desk.board.anchor(level) != desk.found:
@@ -360,16 +390,19 @@ def _confirm(desk: _Desk) -> Iterator[PlannedLaunch]:
         versus = desk.board.contrast(top[0], desk.found, level)
         if versus is not None and versus.mean >= math.log1p(desk.tune.min_gain) and not desk.shown(top[0], level):
             unsure.setdefault(top[0], []).append(level)
-        elif not desk.dear and _launches_at(desk, top[0], level) < REPEATS:
+            gain += versus.mean / len(desk.levels)
+        elif not desk.dear:
             final.setdefault(top[0], []).append(level)
+    if desk.dear and gain < desk.tune.tie:
+        unsure = {}  # another start costs more than settling so little is worth
     for group, why in ((unsure, "leads at {at}, but that is not shown yet"), (final, "won at {at}: once more in a launch of its own")):
         for candidate, levels in group.items():
-            most = REPEATS + (1 if group is unsure else 0)
+            most = REPEATS + (group is unsure and not desk.dear)
             again = [level for level in levels if _launches_at(desk, candidate, level) < most]
             if again:
                 text = why.format(at=", ".join(level.label for level in again))
                 yield desk.launch(candidate, "confirm", text, levels=again, blocks=desk.measure.confirm_blocks)
-    behind = [level for levels in unsure.values() for level in levels if _launches_at(desk, desk.found, level) < REPEATS + 1]
+    behind = [level for levels in unsure.values() for level in levels if _launches_at(desk, desk.found, level) < REPEATS + (not desk.dear)]
     if behind:
         text = f"the winner at {', '.join(level.label for level in behind)} is not shown yet: the side it is compared with, once more"
         yield desk.launch(desk.found, "confirm", text, levels=behind, blocks=desk.measure.confirm_blocks)
@@ -409,7 +442,7 @@ class _Standing(Record, frozen=True):
 def _finished(desk: _Desk) -> Stop:
     if not desk.board.candidates:
         return Stop(rule="exhausted", why="no configuration served: neither as found nor any candidate")
-    left = [o for o in desk.options if any(not desk.board.cell(o.candidate, level) for level in desk.levels)]
+    left = [o for o in desk.options if any(not desk.played(o.candidate, level) for level in desk.levels)]
     standing = _standing(desk)
     if not standing.better:
         tail = f"; not shown either way: {', '.join(standing.unsure)}" if standing.unsure else ""

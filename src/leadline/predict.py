@@ -31,6 +31,12 @@ UNKNOWN_SD = 0.40
 """Log spread of an axis of which nothing was measured at this workload."""
 NO_CONTROL_SD = 0.30
 """Log spread of the round time at depth 1 when one depth and no control were measured."""
+ACROSS_LEVELS_SD = 0.04
+"""Log error of bringing a throughput from one batch to another (other prompts, other shape)."""
+BREAKDOWN = 0.12
+"""A shallower run that accepts this much more (log) than the deep run predicts means that the drafter breaks down in between."""
+ALPHA, ALPHA_SD = 0.72, 0.14
+"""Constant acceptance assumed where the engine reports none: trained drafters lie at 0.5-0.9."""
 ALPHAS = tuple(0.40 + 0.05 * i for i in range(12))
 _DF = 30.0
 _Z = 1.645
@@ -136,13 +142,35 @@ class Forecast:
             value = self.board.log_tok_s(candidate, other) if other.workload == level.workload else None
             if value is not None:
                 b = cost.closed_loop(max(1, other.concurrency), held).batch
-                seen[float(b)] = b / math.exp(value)  # seconds per token of one request
-        if not seen or (len(seen) == 1 and float(batch) not in seen):
+                seen[math.log(b)] = math.log(b) - value - self._anchor_step(other, b)
+        if not seen:
             return None
-        step = cost.interpolate(sorted(seen.items()), float(batch))
-        inside = min(seen) <= batch <= max(seen)
-        sd = math.hypot(self._sd(candidate, level), 0.02 if inside else 0.08)
-        return _Point(candidate=candidate, depth=candidate.depth, log_tok_s=math.log(batch / step), batch=batch, length=length, sd=sd)
+        at = math.log(batch)
+        outside = max(0.0, at - max(seen), min(seen) - at) / math.log(2)
+        step = self._anchor_step(level, batch) + _between(sorted(seen.items()), at)
+        sd = math.sqrt(self._sd(candidate, level) ** 2 + ACROSS_LEVELS_SD**2 * (1 + outside) ** 2)
+        return _Point(candidate=candidate, depth=candidate.depth, log_tok_s=at - step, batch=batch, length=length, sd=sd)
+
+    def _anchor_step(self, level: Level, batch: int) -> float:
+        """Log seconds per token and request of the anchor at a batch: its own at this level, else between its levels (log-log)."""
+        anchor = self.board.anchor(level)
+        assert anchor is not None  # asked for measured levels only
+        held = self.board.running(anchor)
+        seen: dict[float, float] = {}
+        for other in self.board.levels:
+            value = self.board.log_tok_s(anchor, other) if other.workload == level.workload else None
+            if value is not None:
+                b = cost.closed_loop(max(1, other.concurrency), held).batch
+                if b == batch and other == level:
+                    return math.log(b) - value
+                seen[math.log(b)] = math.log(b) - value
+        points, at = sorted(seen.items()), math.log(batch)
+        if points[0][0] <= at <= points[-1][0] or len(points) == 1:
+            return _between(points, at)
+        (x0, y0), (x1, y1) = points[:2] if at < points[0][0] else points[-2:]
+        slope = min(1.0, max(0.0, (y1 - y0) / (x1 - x0)))  # a round costs more in a larger batch, but no request waits for all others
+        near = (x0, y0) if at < points[0][0] else (x1, y1)
+        return near[1] + slope * (at - near[0])
 
     def _sd(self, candidate: Candidate, level: Level) -> float:
         return self.board.sd(candidate, level) if self.board.cell(candidate, level) else self.board.launch.sd
@@ -170,21 +198,47 @@ class Forecast:
         return Outlook(mean=base, sd=UNKNOWN_SD, method="nothing of its axis was measured")
 
     def _with_acceptance(self, option: Option, level: Level, points: Sequence[_Point]) -> Outlook:
-        depth, deepest = option.candidate.depth, points[-1]
-        run = self.board.acceptance(deepest.candidate, level.workload)
-        curve = accepted.curve(run, deepest.depth)
-        assert curve is not None  # every point has a length
-        measured = [p.depth for p in points]
-        ties = [(float(p.depth), math.log((p.length or 1.0) / curve.at(p.depth))) for p in points]
-        length = min(depth + 1.0, curve.at(depth) * math.exp(_between(ties, float(depth))))
-        distance, inside = cost.place(measured, depth)
-        length_sd = curve.error / _Z * distance * (0.5 if inside and len(points) > 1 else 1.0)
+        depth = option.candidate.depth
+        length, length_sd, how_long = self._expected_length(option, level, points)
         batch = points[0].batch
         rounds = [(p.depth, p.batch * (p.length or 1.0) / math.exp(p.log_tok_s)) for p in points]
         round_s, round_sd, how = self._round(rounds, depth, batch, level)
         sd = math.sqrt(length_sd**2 + round_sd**2 + max(p.sd for p in points) ** 2)
-        method = f"{curve.method} acceptance from depth {deepest.depth}, {how}"
+        method = f"{how_long}, {how}"
         return Outlook(mean=math.log(batch * length / round_s), sd=sd, method=method, length=length, length_error=length_sd)
+
+    def _expected_length(self, option: Option, level: Level, points: Sequence[_Point]) -> tuple[float, float, str]:
+        """(acceptance length at the option's depth, standard deviation of its log, how it was made).
+
+        The deepest run gives the shape, every other measured depth ties it down.  Where a shallower run accepts far more than the
+        deep one allows, the drafter breaks down in between (it was trained for shorter blocks): then the deep run says nothing about
+        depths below the break, and the shallower one is continued instead.
+        """
+        depth = option.candidate.depth
+        known = [p for p in points if p.length is not None]
+        source = known[-1]
+        while True:
+            curve = accepted.curve(self.board.acceptance(source.candidate, level.workload), source.depth)
+            assert curve is not None  # it has a length
+            below = [p for p in known if p.depth < source.depth]
+            broken = [p for p in below if math.log((p.length or 1.0) / curve.at(p.depth)) > BREAKDOWN]
+            if not broken or depth >= source.depth:
+                break
+            source = broken[-1]
+        measured = [p.depth for p in known if p.depth <= source.depth]
+        ties = [(float(p.depth), math.log((p.length or 1.0) / curve.at(p.depth))) for p in known if p.depth <= source.depth]
+        length = min(depth + 1.0, curve.at(depth) * math.exp(_between(ties, float(depth))))
+        distance, inside = cost.place(measured, depth)
+        sd = curve.error / _Z * distance * (0.5 if inside and len(measured) > 1 else 1.0)
+        deep = known[-1]
+        if source is deep or depth <= source.depth:
+            return length, sd, f"{curve.method} acceptance from depth {source.depth}"
+        # the break may lie anywhere between: a mixture of going on as at `source` and being as broken as at `deep`
+        broken_length = min(length, deep.length or 1.0)
+        share = (depth - source.depth) / (deep.depth - source.depth)
+        fall = math.log(length / broken_length)
+        sd = math.hypot(sd, fall * math.sqrt(share * (1 - share)))
+        return length * math.exp(-share * fall), sd, f"the drafter breaks down between depths {source.depth} and {deep.depth}"
 
     def _without_acceptance(self, option: Option, level: Level, points: Sequence[_Point]) -> Outlook:
         """Average over constant acceptances; each is weighted by how sane a cost curve it implies."""
@@ -196,33 +250,34 @@ class Forecast:
             round_s, round_sd, how = self._round(rounds, depth, batch, level)
             values.append(math.log(batch * accepted.geometric(alpha, depth) / round_s))
             spreads.append(round_sd)
-            weights.append(_plausible(rounds))
+            weights.append(_plausible(rounds) * math.exp(-0.5 * ((alpha - ALPHA) / ALPHA_SD) ** 2))
         total = sum(weights)
         mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
         variance = sum(w * ((v - mean) ** 2 + s**2) for w, v, s in zip(weights, values, spreads, strict=True)) / total
         distance, _ = cost.place([p.depth for p in points], depth)
-        sd = math.sqrt(variance + (0.02 * distance) ** 2 + max(p.sd for p in points) ** 2)
+        sd = math.sqrt(variance + (0.015 * distance) ** 2 + max(p.sd for p in points) ** 2)
         return Outlook(mean=mean, sd=sd, method=f"constant acceptance averaged over {ALPHAS[0]:.2f}-{ALPHAS[-1]:.2f}, {how}")
 
     def _round(self, rounds: Sequence[tuple[int, float]], depth: int, batch: int, level: Level) -> tuple[float, float, str]:
         """Seconds per round at ``depth``, the standard deviation of its log, and how it was made."""
-        line = [(cost.abscissa(k, batch, self.experts), r) for k, r in rounds]
-        x = cost.abscissa(depth, batch, self.experts)
         unit = "experts read" if self.experts is not None else "depth"
-        if len(line) > 1:
+        if len(rounds) > 1:
             distance, inside = cost.place([k for k, _ in rounds], depth)
             sd = cost.LINE_SD * distance if inside else cost.EXTRAPOLATED_SD * distance
-            return cost.interpolate(line, x), sd, f"round time linear in {unit} over depths {', '.join(str(k) for k, _ in rounds)}"
-        (deep_x, deep_r), deepest = line[0], rounds[0][0]
+            return (
+                cost.round_s(rounds, depth, batch, self.experts),
+                sd,
+                f"round time linear in {unit} over depths {', '.join(str(k) for k, _ in rounds)}",
+            )
+        deepest, deep_s = rounds[0]
         off = self.board.log_tok_s(self.board.off, level)
         if off is not None:
             plain = cost.closed_loop(max(1, level.concurrency), self.board.running(self.board.off)).batch / math.exp(off)
-            foot, foot_sd, how = min(cost.SCAFFOLD * plain, deep_r), cost.SCAFFOLD_SD, "a guess between off and"
+            foot, foot_sd, how = min(cost.SCAFFOLD * plain, deep_s), cost.SCAFFOLD_SD, "a guess between off and"
         else:
-            foot, foot_sd, how = 0.6 * deep_r, NO_CONTROL_SD, "a guess below"
-        zero = cost.abscissa(0, batch, self.experts)
-        value = max(cost.interpolate([(zero, foot), (deep_x, deep_r)], x), foot / 2)
-        share = abs(1 - (x - zero) / (deep_x - zero)) * foot / value
+            foot, foot_sd, how = 0.6 * deep_s, NO_CONTROL_SD, "a guess below"
+        value = max(cost.round_s([(0, foot), (deepest, deep_s)], depth, batch, self.experts), foot / 2)
+        share = abs(1 - depth / deepest) * foot / value
         distance, _ = cost.place([deepest], depth)
         return value, math.hypot(foot_sd * share, cost.LINE_SD * min(1.0, distance)), f"{how} depth {deepest}"
 
