@@ -112,10 +112,12 @@ def engines() -> tuple[Engine, ...]:
     """Every adapter, most specific first."""
     from .llamacpp import LlamaCpp
     from .sglang import SGLang
+    from .vllm import VLLM
 
     found: list[Engine] = [  # one line an adapter, alphabetical
         LlamaCpp(),
         SGLang(),
+        VLLM(),
     ]
     return tuple(found)
 
