@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-MIND = ("workload", "stats", "state", "diagnose", "frontier", "predict", "decide", "recommend", "execstart")
+MIND = ("workload", "stats", "state", "diagnose", "frontier", "predict", "decide", "recommend", "execstart", "shelltext", "unitfile", "probes", "targets")
 
 
 def main(path: str, least: str) -> int:

@@ -19,7 +19,7 @@ import difflib
 import itertools
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from . import shelltext, unitfile
 from .engines import recognise
@@ -44,6 +44,28 @@ class Surroundings(Record, frozen=True):
     """Path -> text of the scripts that could be read."""
     specifiers: tuple[tuple[str, str], ...] = ()
     """Specifiers that depend on the host, where they are known."""
+
+
+def surroundings(
+    unit: str,
+    environment: Mapping[str, str],
+    files: Sequence[tuple[str, bool, str | None]] = (),
+    *,
+    passed: bool = False,
+    scripts: Sequence[tuple[str, str]] = (),
+) -> Surroundings:
+    """What is certain about a unit's variables.
+
+    ``environment`` is its ``Environment=``, ``files`` its ``EnvironmentFile=`` as (path, may be missing, text or ``None``), in order;
+    ``passed`` tells that ``PassEnvironment=`` or ``UnsetEnvironment=`` is in play.
+    """
+    env, gap = dict(environment), "PassEnvironment or UnsetEnvironment is set" if passed else ""
+    for path, may_miss, text in files:
+        values = unitfile.parse_environment_file(text) if text is not None else None
+        if values is None and not (text is None and may_miss):
+            gap = f"{path} could not be read" if text is None else f"{path} uses quoting that is not understood"
+        env.update(values or {})
+    return Surroundings(unit=unit, env=tuple(env.items()), env_complete=not gap, env_gap=gap, scripts=tuple(scripts))
 
 
 class Slot(Record, frozen=True):
@@ -317,7 +339,7 @@ class _Reader:
             raise CannotRewrite(
                 where=self.where, why="its shell text holds a condition or a loop", fix="let ExecStart start the engine directly"
             )
-        command, words = hits[0]
+        command, words = hits[0][0], tuple(self._resolved(word, text) for word in hits[0][1])
         if command.operator == "&":
             raise CannotRewrite(
                 where=self.where, why="the engine runs in the background (&)", fix="remove the &; systemd follows the main process"
@@ -339,7 +361,9 @@ class _Reader:
         )
         if open_word is not None:
             raise CannotRewrite(
-                where=self.where, why=f"{open_word.raw} could hold any argument: {open_word.fixed}", fix="write its value out"
+                where=self.where,
+                why=f"{open_word.raw} could hold any argument: {open_word.fixed}",
+                fix="write its value out, or set it with Environment= in the unit",
             )
         notes = (
             ()
@@ -358,6 +382,25 @@ class _Reader:
             shown=self._shown(),
             notes=notes,
         )
+
+    def _resolved(self, word: shelltext.ShellWord, text: str) -> shelltext.ShellWord:
+        """A word whose only open parts are variables of the unit's own environment, with their values.
+
+        Outside of double quotes a value must be one plain word; a variable that the shell text itself sets stays open.
+        """
+        raw = text[word.start : word.end]
+        quoted = raw.startswith('"') and raw.endswith('"') and '"' not in raw[1:-1]
+        body = raw[1:-1] if quoted else raw
+        names = re.findall(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", body)
+        env = {name: value for name, value in self.around.env if name not in unitfile.SET_BY_SYSTEMD and not re.search(rf"\b{name}=", text)}
+        if word.certain or word.why != "a shell variable" or any(name not in env for name in names):
+            return word
+        if body.count("$") != len(names) or re.search(r"[\\`'\"]|\$\{\w+[^\w}]", body):
+            return word
+        if not quoted and not all(re.fullmatch(r"[A-Za-z0-9_@%+=:,./-]+", env[name]) for name in names):
+            return word
+        value = re.sub(r"\$\{?([A-Za-z_][A-Za-z0-9_]*)\}?", lambda hit: env[hit.group(1)], body)
+        return shelltext.ShellWord(value=value, start=word.start, end=word.end)
 
     def _as_the_shell_sees(self, text: str) -> str:
         """The shell text with systemd's doubled ``%`` and ``$`` shown at their own length, so that places stay equal."""
@@ -384,7 +427,7 @@ class _Reader:
         words = list(command.words)
         while words and shelltext.ASSIGNMENT.match(words[0].value):
             words.pop(0)
-        while words and words[0].value in ("exec", "command", "builtin"):
+        while words and (words[0].value in ("exec", "command", "builtin") or words[0].value in shelltext.KEYWORDS):
             words.pop(0)
         values = [word.value for word in words]
         if values and self.engine(values):
@@ -476,7 +519,7 @@ def shelltext_tail(script: str) -> tuple[str, ...] | None:
         except CannotRewrite:
             return None
     words = commands[-1].words if commands else ()
-    if len(words) < 2 or words[0].value != "exec" or words[-1].value != "$@" or words[-1].certain:
+    if len(words) < 2 or words[0].value != "exec" or words[-1].value != "$@" or words[-1].end - words[-1].start != 4:
         return None
     middle = words[1:-1]
     return tuple(word.value for word in middle) if all(word.certain for word in middle) else None

@@ -15,7 +15,7 @@ from .records import Record
 _BLANK = " \t"
 _OPERATORS = ("&&", "||", ";;", "|&", ";", "|", "&", "\n")
 _REDIRECT = re.compile(r"\d*(>>|>\||<>|>&|<&|&>>|&>|<<<|<<-|<<|>|<)")
-_KEYWORDS = frozenset(
+KEYWORDS = frozenset(
     [
         "if",
         "then",
@@ -61,7 +61,7 @@ class ShellCommand(Record, frozen=True):
     @property
     def keyword(self) -> str:
         first = self.words[0] if self.words else None
-        return first.value if first and first.value in _KEYWORDS and first.end - first.start == len(first.value) else ""
+        return first.value if first and first.value in KEYWORDS and first.end - first.start == len(first.value) else ""
 
 
 def commands(text: str, where: str) -> list[ShellCommand]:

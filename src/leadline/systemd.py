@@ -38,7 +38,7 @@ from .errors import (
     UnitNotFound,
     Unsupported,
 )
-from .execstart import ExecStart, IsEngine, Surroundings, is_engine, parse
+from .execstart import ExecStart, IsEngine, Surroundings, is_engine, parse, surroundings
 from .probes import Shown
 from .records import Command, Evidence, Exit, Launch, Listener, Status
 from .supervisor import Service
@@ -151,15 +151,10 @@ class SystemdSupervisor:
         return read
 
     def _surroundings(self, shown: Shown, source: str) -> Surroundings:
-        env: dict[str, str] = unitfile.parse_environment(shown.get("Environment"))
-        gap = "PassEnvironment is set" if shown.get("PassEnvironment") or shown.get("UnsetEnvironment") else ""
-        if "$" in source:
-            for path, may_miss in probes.environment_files(shown.all("EnvironmentFiles")):
-                held = self._read_quietly(path)
-                values = unitfile.parse_environment_file(held) if held is not None else None
-                if values is None and not (held is None and may_miss):
-                    gap = f"{path} could not be read"
-                env.update(values or {})
+        files = [
+            (path, may_miss, self._read_quietly(path) if "$" in source else "")
+            for path, may_miss in probes.environment_files(shown.all("EnvironmentFiles"))
+        ]
         scripts = []
         words = unitfile.words(source, self.unit)
         program = words[0].value.lstrip("-:+!|@") if words else ""
@@ -167,7 +162,13 @@ class SystemdSupervisor:
             text = self._read_quietly(program, limit_bytes=1 << 16)
             if text is not None and text.startswith("#!"):
                 scripts.append((program, text))
-        return Surroundings(unit=self.unit, env=tuple(env.items()), env_complete=not gap, env_gap=gap, scripts=tuple(scripts))
+        return surroundings(
+            self.unit,
+            unitfile.parse_environment(shown.get("Environment")),
+            files,
+            passed=bool(shown.get("PassEnvironment") or shown.get("UnsetEnvironment")),
+            scripts=scripts,
+        )
 
     def _read_quietly(self, path: str, limit_bytes: int = 1 << 20) -> str | None:
         for root in (False, True):
