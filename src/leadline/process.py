@@ -23,7 +23,7 @@ from typing import Any
 
 import psutil
 
-from . import keeper, outputs, sockets
+from . import gpus, keeper, outputs, sockets
 from .config import Deploy
 from .errors import DiskFull, HostInUse, LaunchFailed, MemoryNotFree, PortTaken
 from .records import Command, Evidence, Exit, Launch, Listener, Source, Status
@@ -32,6 +32,7 @@ from .target import LocalTarget, Target
 
 HANDSHAKE_S = 30.0
 POLL_S = 0.02
+GPU_POLL_S = 0.5
 EVIDENCE_HEAD_BYTES, EVIDENCE_TAIL_BYTES = 1 << 18, 1 << 17
 KERNEL_LINES = 200
 
@@ -53,6 +54,8 @@ class ProcessSupervisor:
         self._deploy = deploy or Deploy()
         self._keepers: dict[str, subprocess.Popen[bytes]] = {}
         self._current: Launch | None = None
+        self._gpu_idle: tuple[int, ...] | None = None
+        """GPU memory in use before the first launch."""
 
     # -- before anything is touched -------------------------------------------------------------------------------
 
@@ -81,6 +84,7 @@ class ProcessSupervisor:
             self.stop(self._current, grace_s=self._deploy.stop_grace_s)
         self.clear()
         self._await_port()
+        self._await_gpu_memory()
         launch_id = uuid.uuid4().hex[:12]
         folder = self._folder(launch_id)
         try:
@@ -248,6 +252,19 @@ class ProcessSupervisor:
             if time.monotonic() > until:
                 raise MemoryNotFree(what=f"port {self.port}", seconds=self._deploy.free_timeout_s, who=holders[0].command[:200])
             time.sleep(POLL_S)
+
+    def _await_gpu_memory(self) -> None:
+        """Wait until the GPUs hold no more than before the first launch: the driver frees memory after the process is gone."""
+        used = gpus.used_bytes(self.target)
+        if self._gpu_idle is None or len(self._gpu_idle) != len(used):
+            self._gpu_idle = used
+            return
+        until = time.monotonic() + self._deploy.free_timeout_s
+        while grown := gpus.grown(self._gpu_idle, used):
+            if time.monotonic() > until:
+                raise MemoryNotFree(what=f"GPU memory ({grown})", seconds=self._deploy.free_timeout_s, who=gpus.holders(self.target))
+            time.sleep(GPU_POLL_S)
+            used = gpus.used_bytes(self.target)
 
     # -- evidence -------------------------------------------------------------------------------------------------
 

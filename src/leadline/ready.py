@@ -11,10 +11,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import msgspec
+
 from .config import Readiness
 from .endpoints import health, snapshot
 from .engines import Engine, Loading, Parsed
-from .errors import LaunchFailed, LaunchHung, PortTaken, WrongServer
+from .engines.declared import FACT, declared_acceptance, environment
+from .errors import LaunchFailed, LaunchHung, NeedsRights, PortTaken, WrongServer
 from .records import Candidate, Exit, Launch, Outcome, Record, Reported, RequestResult
 from .supervisor import Supervisor
 
@@ -82,7 +85,24 @@ def identify(supervisor: Supervisor, launch: Launch, engine: Engine, parsed: Par
     why = engine.mismatch(candidate, reported, log)
     if why:
         raise WrongServer(port=parsed.port, why=why, fix=f"{candidate.label} was not measured; read the launch's log {launch.log}")
-    return reported
+    declared = declared_by(supervisor, parsed)
+    return msgspec.structs.replace(reported, facts=tuple(sorted((*reported.facts, (FACT, declared))))) if declared else reported
+
+
+def declared_by(supervisor: Supervisor, parsed: Parsed) -> str:
+    """The switch that makes the listening server pretend its acceptance, from its environment and arguments; empty for none.
+
+    An environment that this account may not read counts as one without the switch.
+    """
+    for listener in supervisor.listeners(parsed.port):
+        try:
+            block = supervisor.target.read(f"/proc/{listener.pid}/environ", root=True)
+        except (OSError, NeedsRights):
+            block = b""
+        declared = declared_acceptance(environment(block), parsed.argv)
+        if declared:
+            return declared
+    return ""
 
 
 def refuse_foreign(supervisor: Supervisor, launch: Launch, port: int, *, must_listen: bool = False) -> None:

@@ -30,11 +30,16 @@ RELEASES: dict[str, tuple[str, ...]] = {
     "0.5.12.post1": ("sglang-kernel==0.4.2.post2", "flashinfer_python==0.6.11.post1", "transformers==5.6.0", "tokenizers==0.22.2"),
     "0.5.13.post1": ("sglang-kernel==0.4.3", "flashinfer_python==0.6.12", "transformers==5.8.1", "tokenizers==0.22.2"),
 }
-SHARED = """annotated-types apache-tvm-ffi==0.1.9 asttokens cffi compressed-tensors==0.20.1 dill distro easydict executing fastapi
-gguf==0.19.0 interegular ipython==9.18.1 ipython_pygments_lexers jedi jiter jsonschema jsonschema-specifications loguru
-matplotlib-inline msgspec openai==2.6.1 opentelemetry-api orjson parso partial-json-parser pexpect prompt_toolkit ptyprocess
-pure_eval pybase64 pycparser pydantic==2.14.4 pydantic_core==2.50.5 python-multipart pyzmq referencing rpds-py setproctitle
-sniffio soundfile stack-data starlette torch_memory_saver traitlets typing-inspection uvicorn watchfiles wcwidth plotly>=6,<7 narwhals""".split()
+# fmt: off
+SHARED = [
+    "annotated-types", "apache-tvm-ffi==0.1.9", "asttokens", "cffi", "compressed-tensors==0.20.1", "dill", "distro", "easydict",
+    "executing", "fastapi", "gguf==0.19.0", "interegular", "ipython==9.18.1", "ipython_pygments_lexers", "jedi", "jiter", "jsonschema",
+    "jsonschema-specifications", "loguru", "matplotlib-inline", "msgspec", "openai==2.6.1", "opentelemetry-api", "orjson", "parso",
+    "partial-json-parser", "pexpect", "prompt_toolkit", "ptyprocess", "pure_eval", "pybase64", "pycparser", "pydantic==2.14.4",
+    "pydantic_core==2.50.5", "python-multipart", "pyzmq", "referencing", "rpds-py", "setproctitle", "sniffio", "soundfile", "stack-data",
+    "starlette", "torch_memory_saver", "traitlets", "typing-inspection", "uvicorn", "watchfiles", "wcwidth", "plotly>=6,<7", "narwhals",
+]
+# fmt: on
 DROP = (
     "sgl_kernel/flash_ops",
     "sgl_kernel/flashmla_ops",
@@ -57,8 +62,12 @@ DROP_SUFFIXES = (".pyc", ".pyi", ".so.debug")
 def download(names: list[str], folder: Path) -> list[Path]:
     platforms = [f"manylinux_2_{n}_x86_64" for n in range(17, 40)] + ["manylinux2014_x86_64", "manylinux1_x86_64", "any"]
     subprocess.run(
-        [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "--python-version", "3.12"]
-        + ["--implementation", "cp", *(part for name in platforms for part in ("--platform", name)), "-d", str(folder), *names],
+        [
+            *(sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary=:all:", "-d", str(folder)),
+            *("--python-version", "3.12", "--implementation", "cp"),
+            *(part for name in platforms for part in ("--platform", name)),
+            *names,
+        ],
         check=True,
         stderr=subprocess.DEVNULL,
     )

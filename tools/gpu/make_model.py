@@ -64,7 +64,9 @@ def hybrid(out: Path) -> None:
     library = Path(sysconfig.get_path("stdlib"))
     texts = [path.read_text("utf-8", "replace") for path in sorted(library.glob("*.py"))[:120]]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trained.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=16000, special_tokens=["<unk>", "<s>", "</s>"], initial_alphabet=alphabet))
+    trained.train_from_iterator(
+        texts, trainers.BpeTrainer(vocab_size=16000, special_tokens=["<unk>", "<s>", "</s>"], initial_alphabet=alphabet)
+    )
     model = json.loads(trained.to_str())["model"]
     vocab: dict[str, int] = model["vocab"]
     for number in range(len(vocab), HYBRID["vocab_size"]):
@@ -132,7 +134,15 @@ def llama(source: Path, out: Path) -> None:
         "bos_token_id": bos,
         "eos_token_id": eos,
     }
-    write(out, config, tokenizer, chat=value("tokenizer.chat_template"), bos=tokens[bos], eos=tokens[eos], longest=config["max_position_embeddings"])
+    write(
+        out,
+        config,
+        tokenizer,
+        chat=value("tokenizer.chat_template"),
+        bos=tokens[bos],
+        eos=tokens[eos],
+        longest=config["max_position_embeddings"],
+    )
     save_file(tensors, str(out / "model.safetensors"), metadata={"format": "pt"})
 
 
