@@ -64,7 +64,7 @@ class Follower(http.server.ThreadingHTTPServer):
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
         self.names = {host, *(LOOPBACK if host in LOOPBACK else ())}
-        self._closed = threading.Event()
+        self.closed = threading.Event()
         self._reader = threading.Thread(target=self._read, name="journal reader", daemon=True)
         self._reader.start()
 
@@ -73,13 +73,13 @@ class Follower(http.server.ThreadingHTTPServer):
         try:
             with Journal(self.folder, write=False) as book:
                 self.known = book.knowledge
-                while not self._closed.wait(self.every_s):
+                while not self.closed.wait(self.every_s):
                     self.known = book.refresh()
         except LeadlineError as error:
             self.failure = f"{error.message}; {error.next}"
 
     def server_close(self) -> None:
-        self._closed.set()
+        self.closed.set()
         super().server_close()
         self._reader.join(timeout=5)
 
@@ -103,6 +103,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def _answer(self, *, body: bool) -> None:
+        if self.server.closed.is_set():
+            self.close_connection = True  # a connection kept alive would outlive its server
+            return
         if not self._welcome():
             self._send(HTTPStatus.FORBIDDEN, "text/plain", "this server answers to its own name only\n", body)
             return
