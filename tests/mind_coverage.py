@@ -6,7 +6,21 @@ import json
 import sys
 from pathlib import Path
 
-MIND = ("workload", "stats", "state", "diagnose", "frontier", "predict", "decide", "recommend", "execstart", "shelltext", "unitfile", "probes", "targets")
+MIND = (
+    "workload",
+    "stats",
+    "state",
+    "diagnose",
+    "frontier",
+    "predict",
+    "decide",
+    "recommend",
+    "execstart",
+    "shelltext",
+    "unitfile",
+    "probes",
+    "targets",
+)
 
 
 def main(path: str, least: str) -> int:

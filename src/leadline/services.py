@@ -7,7 +7,10 @@ import shlex
 from pathlib import Path
 
 from .config import Deploy
+from .engines import recognise
 from .errors import Unsupported
+from .process import ProcessSupervisor
+from .records import Command
 from .ssh import SshTarget
 from .supervisor import Supervisor
 from .systemd import SystemdSupervisor
@@ -32,4 +35,7 @@ def open_supervisor(place: ParsedTarget, settings: Deploy, folder: Path) -> Supe
     """
     if place.kind in ("ssh", "systemd"):
         return SystemdSupervisor(open_host(place), place.unit, target_name=place.text, user_unit=place.user_unit, settings=settings)
+    if place.kind == "process":
+        port = recognise(place.argv)[1].port
+        return ProcessSupervisor(Command(argv=place.argv), folder, settings, port=port, target_name=place.text)
     raise Unsupported(what=f"a {place.kind}: target", where="here", fix="name a unit (ssh://host/NAME.service, systemd:NAME.service)")

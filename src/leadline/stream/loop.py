@@ -131,6 +131,8 @@ class Loop:
         self.context: Any = None
         self.first_send_cpu_s = 0.0
         self.polls = 0
+        self.reconnects = 0
+        """Requests that were sent again because the server had closed a kept connection."""
 
     # -- trace ---------------------------------------------------------------------------------------------------------
 
@@ -242,9 +244,26 @@ class Loop:
 
     def broken(self, flow: Flow, how: str, detail: str = "") -> None:
         """The connection is gone; so is the request on it, if there is one."""
+        if how in ("eof", "reset") and flow.request >= 0 and flow.used and not flow.reads:
+            self.closed_before_use(flow)
+            return
         self.drop(flow)
         if flow.request >= 0:
             self.end(flow, how, detail)
+
+    def closed_before_use(self, flow: Flow) -> None:
+        """The server had closed a connection that it promised to keep (llama-server does after every stream).
+
+        Not one byte was answered and the connection had served before: this is no failed request but a connection that was no longer
+        there. The request goes out on a new one, and connections of this server are not used twice any more.
+        """
+        self.reuse = False
+        self.reconnects += 1
+        self.drop(flow)
+        flow.sent_ns = 0
+        start, stop = self.offsets[flow.request], self.offsets[flow.request + 1]
+        flow.out = memoryview(self.body)[start:stop]
+        self.connect(flow)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -307,6 +326,7 @@ class Loop:
         for follower in self.followers.pop(number, ()):
             heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
         if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers):
+            flow.used += 1
             self.idle.append(flow)
         else:
             self.drop(flow)  # an idle connection would hold a thread of a thread-per-connection server
@@ -562,6 +582,7 @@ class Loop:
             "wall_s": (time.monotonic_ns() - wall) / 1e9,
             "first_send_cpu_s": self.first_send_cpu_s,
             "polls": self.polls,
+            "reconnects": self.reconnects,
             "kernel_clock": self.kernel_clock,
             "start_ns": self.start_ns,
         }

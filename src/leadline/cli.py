@@ -1,0 +1,245 @@
+"""The command line: data on stdout, narration on stderr, documented exit codes. With ``--json`` it is the public API."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+
+from .errors import ConfigError, Interrupted, LeadlineError
+
+if TYPE_CHECKING:
+    from .config import Settings
+
+app = typer.Typer(
+    name="leadline",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Find how deep an LLM inference service can speculate before it runs aground, and leave it at the best point that holds.",
+    epilog="TARGET is ssh://[user@]host[:port]/NAME.service, systemd:NAME.service, systemd-user:NAME.service, process:COMMAND "
+    "(all that follows belongs to the command), or, for bench and doctor, an http(s):// URL. "
+    "Exit codes: 0 done, 2 usage, 10-19 input, 20-29 host, 30-39 service, 40-49 journal, 50-59 measuring, 60 failure found, 61 cause unknown.",
+)
+
+TargetArg = Annotated[str, typer.Argument(metavar="TARGET", help="the service, see below")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
+ConfigOpt = Annotated[Path | None, typer.Option("--config", "-c", help="leadline.toml to read (default: ./leadline.toml if it is there)")]
+CampaignArg = Annotated[str | None, typer.Argument(metavar="[CAMPAIGN]", help="id or beginning of one; the newest when left out")]
+
+
+def emit(value: object) -> None:
+    """Data on stdout, as JSON."""
+    import msgspec
+
+    sys.stdout.write(json.dumps(msgspec.to_builtins(value, enc_hook=str), indent=2) + "\n")
+
+
+def settings_from(config: Path | None, changes: dict[str, dict[str, Any]]) -> Settings:
+    """``leadline.toml`` with the flags that were given on top. Raises ConfigError."""
+    import msgspec
+
+    from .config import Settings, parse
+
+    path = config or Path("leadline.toml")
+    if config is not None and not path.exists():
+        raise ConfigError(place=path, what="no such file", fix="give the path of a leadline.toml, or leave --config out")
+    settings = parse(path.read_text(), str(path)) if path.exists() else Settings()
+    merged = msgspec.to_builtins(settings)
+    for section, values in changes.items():
+        merged[section].update({key: value for key, value in values.items() if value is not None})
+    try:
+        return msgspec.convert(merged, Settings)
+    except msgspec.ValidationError as error:
+        raise ConfigError(place="command line", what=str(error), fix="see --help for what each option takes") from None
+
+
+def numbers(text: str | None, option: str) -> list[int] | None:
+    """``"1,4,16"`` -> [1, 4, 16]. Raises ConfigError."""
+    if text is None:
+        return None
+    try:
+        return [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise ConfigError(place=option, what=f"{text!r} is no list of whole numbers", fix=f"write for example {option} 1,4,16") from None
+
+
+def words(text: str | None) -> list[str] | None:
+    """``"chat,copy"`` -> ["chat", "copy"]."""
+    return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
+
+
+# -- verbs -------------------------------------------------------------------------------------------------------------
+
+
+@app.command(epilog="Example: leadline tune process:llama-server -m model.gguf -md draft.gguf --port 8080")
+def tune(
+    target: TargetArg,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask before the first launch")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="start a new campaign even if one of this target was interrupted")] = False,
+    concurrency: Annotated[str | None, typer.Option(help="levels, for example 1,4,16")] = None,
+    workloads: Annotated[str | None, typer.Option("--workload", help="workloads, for example chat,copy, or a JSONL file")] = None,
+    objective: Annotated[str | None, typer.Option(help="single, peak, balanced, goodput or a mix such as 1:0.7,4:0.3")] = None,
+    ask: Annotated[list[str] | None, typer.Option(help="a candidate to launch in any case, e.g. 'EAGLE 10' (repeatable)")] = None,
+    algorithms: Annotated[
+        str | None, typer.Option("--algorithm", help="methods to consider, in the engine's words, e.g. draft-simple")
+    ] = None,
+    depths: Annotated[str | None, typer.Option(help="depths to consider, for example 1,2,3,5,8")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="output tokens a request")] = None,
+    max_launches: Annotated[int | None, typer.Option(help="budget of launches")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="budget of time")] = None,
+    config: ConfigOpt = None,
+    as_json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no narration")] = False,
+) -> None:
+    """Run a campaign: plan, confirm, trials, verdict. The service is restored as found; `apply` makes the winner permanent."""
+    from . import verbs
+
+    settings = settings_from(
+        config,
+        {
+            "tune": {
+                "objective": objective,
+                "ask": ask,
+                "algorithms": words(algorithms),
+                "depths": numbers(depths, "--depths"),
+                "max_launches": max_launches,
+                "max_minutes": max_minutes,
+            },
+            "measure": {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens},
+        },
+    )
+    known = verbs.tune(target, settings, yes=yes, fresh=fresh, quiet=quiet)
+    _print_report(known, as_json)
+
+
+@app.command(epilog="Example: leadline demo --yes")
+def demo(
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask before the first launch")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="start anew even if a demo was interrupted")] = False,
+    as_json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no narration")] = False,
+) -> None:
+    """The same campaign on a real llama.cpp server with a real small model, on this machine."""
+    from . import verbs
+
+    known = verbs.demo(yes=yes, fresh=fresh, quiet=quiet)
+    _print_report(known, as_json)
+
+
+@app.command(epilog="Example: leadline status --json")
+def status(
+    campaign: CampaignArg = None,
+    everything: Annotated[bool, typer.Option("--all", help="every campaign of this machine")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Where a campaign stands: trials, best so far, what is left to do."""
+    from . import verbs
+
+    rows = verbs.status(None if everything else campaign, everything=everything)
+    if as_json:
+        emit(rows)
+        return
+    for row in rows:
+        sys.stdout.write(
+            f"{row.campaign_id}  {row.state:12}  {row.trials} trials, {row.failed} failed  {row.target}\n"
+            + (f"    {row.sentence}\n" if row.sentence else "")
+        )
+
+
+@app.command(epilog="Example: leadline restore ssh://ops@gpu1/llm.service")
+def restore(
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="the service; the newest campaign's when left out")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Put the service back exactly as found. Needs no journal and works from any machine."""
+    from . import verbs
+
+    said = verbs.restore(target)
+    if as_json:
+        emit({"restored": True, "what": said})
+    else:
+        sys.stdout.write(said.rstrip() + "\n")
+
+
+@app.command(epilog="Example: leadline apply --yes")
+def apply(
+    campaign: CampaignArg = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a campaign's verdict permanent, and verify it by asking the service. `restore` takes it back."""
+    from . import verbs
+
+    said = verbs.apply(campaign, yes=yes)
+    if as_json:
+        emit({"applied": True, "what": said})
+    else:
+        sys.stdout.write(said.rstrip() + "\n")
+
+
+def _print_report(known: Any, as_json: bool) -> None:
+    from . import report
+
+    if as_json:
+        emit(report.as_json(known))
+    else:
+        sys.stdout.write(report.text(known))
+
+
+# -- the edge ----------------------------------------------------------------------------------------------------------
+
+
+def gather_process(argv: list[str]) -> list[str]:
+    """``process:CMD ARG ...`` takes all that follows: join it into one argument, so that the command's own options stay its own.
+
+    A quoted ``'process:CMD ARG ...'`` is complete already, and leadline's options may follow it.
+    """
+    for index, argument in enumerate(argv):
+        if argument.startswith("process:"):
+            if any(character.isspace() for character in argument) or index == len(argv) - 1:
+                return argv
+            rest = [argument.removeprefix("process:"), *argv[index + 1 :]]
+            return [*argv[:index], "process:" + shlex.join(rest)]
+    return argv
+
+
+def main() -> NoReturn:
+    """Entry point: every error becomes a message, a next step and its exit status."""
+    arguments = gather_process(sys.argv[1:])
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        app(args=arguments, prog_name="leadline", standalone_mode=False)
+    except LeadlineError as error:
+        _leave(error, arguments)
+    except KeyboardInterrupt:
+        _leave(Interrupted(what="the service was put back as found"), arguments)
+    except BrokenPipeError:
+        sys.exit(0)
+    except Exception as failure:  # noqa: BLE001  # the edge of the command line: anything else is a defect, shown whole
+        usage = getattr(failure, "format_message", None)
+        if usage is not None:
+            sys.stderr.write(f"error: {usage()}\n next: leadline --help\n")
+            sys.exit(getattr(failure, "exit_code", 2))
+        traceback.print_exc()
+        _leave(LeadlineError(what=f"{type(failure).__name__}: {failure}"), arguments)
+    sys.exit(0)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _leave(error: LeadlineError, arguments: list[str]) -> NoReturn:
+    """Message and next step on stderr (and as JSON on stdout where JSON was asked for); ends the process."""
+    if "--json" in arguments:
+        sys.stdout.write(json.dumps(error.as_dict()) + "\n")
+    sys.stderr.write(f"error: {error.message}\n next: {error.next}\n ({error.id}, exit {error.exit_code})\n")
+    sys.exit(error.exit_code)

@@ -1,0 +1,91 @@
+"""The command line: every verb has --json and an example; errors have a message, a next step and their exit status."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from leadline import cli
+from leadline.cli import gather_process
+
+GROUP = typer.main.get_command(cli.app)
+VERBS = sorted(GROUP.commands)  # type: ignore[attr-defined]
+
+
+def leadline(*arguments: str, home: Path) -> subprocess.CompletedProcess[str]:
+    environment = {"PATH": "/usr/bin:/bin", "LEADLINE_HOME": str(home), "PYTHONPATH": ":".join(sys.path), "HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "leadline", *arguments], capture_output=True, text=True, env=environment, cwd=home, check=False, timeout=60
+    )
+
+
+def test_the_verbs_are_those_of_the_design() -> None:
+    assert set(VERBS) == {"doctor", "inspect", "bench", "tune", "status", "report", "apply", "restore", "demo", "watch", "serve"}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_json_and_an_example(verb: str) -> None:
+    command = GROUP.commands[verb]  # type: ignore[attr-defined]
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert "--json" in options
+    assert f"leadline {verb}" in (command.epilog or "")
+    assert command.help
+
+
+@pytest.mark.parametrize(
+    ("given", "gathered"),
+    [
+        (["tune", "--yes", "process:llama-server", "-m", "a b", "--yes"], ["tune", "--yes", "process:llama-server -m 'a b' --yes"]),
+        (["tune", "process:llama-server -m x", "--yes"], ["tune", "process:llama-server -m x", "--yes"]),
+        (["tune", "process:llama-server"], ["tune", "process:llama-server"]),
+        (["tune", "systemd:x.service", "--yes"], ["tune", "systemd:x.service", "--yes"]),
+    ],
+)
+def test_a_process_target_takes_the_rest(given: list[str], gathered: list[str]) -> None:
+    assert gather_process(given) == gathered
+
+
+BAD = [
+    (["tune", "process:sleep 5", "--yes"], 12, "sleep 5"),
+    (["tune", "nowhere:x", "--yes"], 13, "nowhere"),
+    (["tune", "process:llama-server -m x.gguf -md y.gguf", "--concurrency", "0", "--yes"], 16, "0"),
+    (["tune", "process:llama-server -m x.gguf -md y.gguf", "--concurrency", "one", "--yes"], 10, "'one'"),
+    (["tune", "process:llama-server -m x.gguf -md y.gguf", "--workload", "no-such", "--yes"], 17, "no-such"),
+    (["status", "nothing-there"], 44, "nothing-there"),
+    (["tune", "--config", "absent.toml", "process:x"], 10, "absent.toml"),
+    (["tune", "--yes", "process:/nonexistent/llama-server -m x.gguf -md y.gguf"], 32, "/nonexistent/llama-server"),
+    (["tune", "--yes", "--algorithm", "draft-simple", "process:llama-server -m x.gguf"], 15, "draft"),
+    (["tune"], 2, "TARGET"),
+    (["tune", "--no-such-flag"], 2, "no-such-flag"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), BAD, ids=lambda value: str(value)[:50])
+def test_bad_input_gets_message_next_step_and_status(tmp_path: Path, arguments: list[str], code: int, words: str) -> None:
+    done = leadline(*arguments, home=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert "error: " in done.stderr
+    assert " next: " in done.stderr
+    assert words in done.stderr
+    assert done.stdout == ""
+
+
+def test_an_unknown_key_names_its_place(tmp_path: Path) -> None:
+    (tmp_path / "leadline.toml").write_text("[tune]\nobjectve = 'peak'\n")
+    done = leadline("tune", "process:llama-server -m x.gguf -md y.gguf", home=tmp_path)
+    assert done.returncode == 10
+    assert "leadline.toml:2 [tune]" in done.stderr
+    assert "'objective'" in done.stderr
+
+
+def test_errors_are_json_where_json_was_asked_for(tmp_path: Path) -> None:
+    done = leadline("status", "nothing-there", "--json", home=tmp_path)
+    said = json.loads(done.stdout)
+    assert said["error"] == "NoCampaign"
+    assert said["exit_code"] == done.returncode == 44
+    assert said["next"]
