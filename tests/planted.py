@@ -245,6 +245,11 @@ def h200_frontier() -> tuple[FrontierRow, ...]:
     return tuple(rows)
 
 
+def h200_ttft_ms(level: Level) -> float:
+    """Prefill of one prompt, or of a whole wave, as the client waits for it."""
+    return 55.0 if level.concurrency == 1 else 40.0 * level.concurrency
+
+
 def h200_blocks(candidate: Candidate, shift: int, count: int = 6) -> list[BlockResult]:
     blocks = []
     for level, tok_s in zip(CHAT, H200_TOK_S[candidate], strict=True):
@@ -258,7 +263,7 @@ def h200_blocks(candidate: Candidate, shift: int, count: int = 6) -> list[BlockR
                     tok_s,
                     tokens=192,
                     requests=max(3, level.concurrency),
-                    ttft_ms=55.0 if level.concurrency == 1 else 40.0 * level.concurrency,
+                    ttft_ms=h200_ttft_ms(level),
                     shift=shift,
                     noise=noise,
                     unpaired=22.0 if noise > 1 else 1.0,
@@ -277,7 +282,9 @@ def h200_predictions() -> tuple[Prediction, ...]:
             truth = float(np.interp(depth, [c.depth for c in depths], [H200_TOK_S[c][index] for c in depths]))
             value = truth * (1.0 + 0.03 * ((depth * 7 + index) % 3 - 1))
             tok_s = Interval(value=value, low=value * 0.94, high=value * 1.06, n=2, unit="tok/s", method="round model")
-            low, mid, high = (970 * level.concurrency / at for at in (tok_s.high, tok_s.value, tok_s.low))
+            low, mid, high = (
+                (1000 * level.concurrency * 192 / at - h200_ttft_ms(level)) / 191 for at in (tok_s.high, tok_s.value, tok_s.low)
+            )
             tpot = Interval(value=mid, low=low, high=high, n=2, unit="ms", method="round model")
             method = "acceptance of the deep run, cost between two measured depths"
             shown.append(Prediction(candidate=candidate, level=level, output_tok_s=tok_s, tpot_ms=tpot, method=method))

@@ -12,7 +12,7 @@ import pytest
 
 import planted
 from leadline import report, words
-from leadline.records import AnyEvent, Command, Interval, Level, Outcome, RequestResult
+from leadline.records import AnyEvent, Began, Command, Concluded, Deployed, Failed, Interval, Level, Outcome, RequestResult
 from leadline.report import cells
 from leadline.report.document import builtins, changes
 from leadline.state import Knowledge, fold
@@ -136,7 +136,7 @@ def test_text_from_a_log_cannot_become_markup(crash: Knowledge) -> None:
     ],
 )
 def test_changed_flags(found: str, best: str, expected: list[tuple[str, str | None, str | None]]) -> None:
-    seen = changes(Command(argv=tuple(found.split())), tuple(best.split()))
+    seen = changes(tuple(found.split()), tuple(best.split()))
     assert [(change.flag, change.found, change.best) for change in seen] == expected
 
 
@@ -185,3 +185,31 @@ def test_the_planted_evidence_is_quoted_from_the_recorded_log() -> None:
     lines = (DATA / "k10-crash" / "server.log").read_text().splitlines()
     for quote in planted.POOL_FINDING.quotes:
         assert quote.text in lines[quote.line - 1]
+
+
+def test_no_secret_is_forwarded() -> None:
+    """Keys in the command, in a launch's arguments, in a log or in a finding never reach a report in any form."""
+    events: list[AnyEvent] = []
+    for event in planted.crash_campaign():
+        changed: dict[str, object] = {}
+        if isinstance(event, Began):
+            argv = (*event.command.argv, "--api-key", "Pa55-word")
+            target = "https://me:Pa55-word@gpu-7/"
+            changed = {
+                "command": Command(argv=argv),
+                "target": target,
+                "conditions": msgspec.structs.replace(event.conditions, target=target),
+            }
+        elif isinstance(event, Deployed):
+            changed = {"argv": (*event.argv, "--api-key=Pa55-word")}
+        elif isinstance(event, Failed):
+            finding = msgspec.structs.replace(event.findings[0], summary="HF_TOKEN=Pa55-word was refused")
+            changed = {"log_tail": "Authorization: Bearer Pa55-word", "findings": (finding,)}
+        elif isinstance(event, Concluded):
+            verdict = msgspec.structs.replace(event.verdict, command=(*event.verdict.command, "--api-key", "Pa55-word"))
+            changed = {"verdict": verdict}
+        events.append(msgspec.structs.replace(event, **changed))
+    known = fold(events)
+    for told in (report.text(known), report.markdown(known), report.html(known), json.dumps(report.as_json(known))):
+        assert "Pa55" not in told
+        assert "***" in told.replace("\\", "")

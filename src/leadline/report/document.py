@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
 from .. import __version__, words
+from ..mask import HIDDEN, mask
 from ..records import (
     Candidate,
-    Command,
     Conditions,
     Exit,
     Finding,
@@ -169,7 +169,7 @@ def document(known: Knowledge) -> Document:
         format=FORMAT,
         writer=f"leadline {__version__}",
         campaign_id=began.campaign_id if began else "",
-        target=began.target if began else "",
+        target=mask(began.target) if began else "",
         began_at_s=start_s,
         status="concluded" if verdict else ("running" if began else "empty"),
         sentence=verdict.sentence if verdict else _no_verdict(known),
@@ -186,19 +186,19 @@ def document(known: Knowledge) -> Document:
         frontier=known.frontier,
         plan=known.plan,
         trials=rows,
-        failed=tuple(_failed(trial) for trial in known.trials if trial.failed is not None),
+        failed=tuple(masked(_failed(trial)) for trial in known.trials if trial.failed is not None),
         stop=next((decided.stop for decided in reversed(known.decided) if decided.stop is not None), None),
         model_check=_model_check(every),
         noise_floor=verdict.noise_floor if verdict else None,
-        conditions=began.conditions if began else None,
+        conditions=masked(began.conditions) if began else None,
         settings=began.settings if began else (),
         not_shown=verdict.not_shown if verdict else (),
         warnings=_warnings(known, every),
         same_output=verdict.same_output if verdict else "",
         schedule=verdict.schedule if verdict else "",
-        command_found=began.command.argv if began else (),
-        command=verdict.command if verdict else (),
-        changes=changes(began.command, verdict.command) if began and verdict and verdict.command else (),
+        command_found=masked_argv(began.command.argv) if began else (),
+        command=masked_argv(verdict.command) if verdict else (),
+        changes=changes(masked_argv(began.command.argv), masked_argv(verdict.command)) if began and verdict and verdict.command else (),
         applied=f"{known.applied.candidate.label}: {known.applied.what}" if known.applied else "",
         launches=known.launches,
         blocks=sum(len(trial.blocks) for trial in known.trials),
@@ -264,7 +264,7 @@ def _trial(trial: Trial, start_s: float) -> TrialRow:
         max_running_requests=running,
         max_total_num_tokens=tokens,
         log=trial.launch.log if trial.launch else "",
-        argv=trial.argv,
+        argv=masked_argv(trial.argv),
         exit=_exit(trial.exit),
     )
 
@@ -301,9 +301,38 @@ def _exit(seen: Exit | None) -> str:
     return seen.text if seen.by == "itself" else f"{seen.text}, ended by {seen.by}"
 
 
-def changes(found: Command, best: tuple[str, ...]) -> tuple[Change, ...]:
+R = TypeVar("R", bound=Record)
+
+
+def masked(record: R) -> R:
+    """The record with the secrets in its texts masked: a report is made to be forwarded."""
+
+    def walk(value: Any) -> Any:
+        match value:
+            case str():
+                return mask(value)
+            case dict():
+                return {key: walk(part) for key, part in value.items()}
+            case list() | tuple():
+                return [walk(part) for part in value]
+            case _:
+                return value
+
+    return msgspec.convert(walk(msgspec.to_builtins(record)), type(record))
+
+
+def masked_argv(argv: tuple[str, ...]) -> tuple[str, ...]:
+    """An argument vector with secret values masked, whether they stand behind their flag or joined to it."""
+    out = []
+    for before, token in zip(("", *argv), argv, strict=False):
+        pair = f"{before} {token}"
+        out.append(HIDDEN if mask(token) == token and before.startswith("-") and mask(pair) == f"{before} {HIDDEN}" else mask(token))
+    return tuple(out)
+
+
+def changes(found: tuple[str, ...], best: tuple[str, ...]) -> tuple[Change, ...]:
     """Flags that differ, in the order of the recommended command and then of the one found. Repeated flags are compared as a whole."""
-    before, after = _flags(found.argv), _flags(best)
+    before, after = _flags(found), _flags(best)
     names = dict.fromkeys([*after, *before])
     return tuple(Change(flag=name, found=before.get(name), best=after.get(name)) for name in names if before.get(name) != after.get(name))
 
