@@ -94,10 +94,11 @@ def pooled(runs: Iterable[Acceptance]) -> Acceptance | None:
     Means without counts are averaged only when no run has counts. None when nothing is known.
     """
     known = [run for run in runs if length(run) is not None]
+    simulated = any(run.simulated for run in known)
     counted = [run for run in known if run.rounds or run.histogram]
     if not counted:
         means = [m for m in (length(run) for run in known) if m is not None]
-        return Acceptance(length=sum(means) / len(means), source=known[0].source) if means else None
+        return Acceptance(length=sum(means) / len(means), source=known[0].source, simulated=simulated) if means else None
     rounds = sum(run.rounds or sum(run.histogram) for run in counted)
     accepted = round(sum(((length(run) or 1.0) - 1) * (run.rounds or sum(run.histogram)) for run in counted))
     deepest = max(len(shares(run)) for run in counted)
@@ -105,7 +106,7 @@ def pooled(runs: Iterable[Acceptance]) -> Acceptance | None:
     positions: tuple[int, ...] = ()
     if deepest and len(whole) == len(counted):
         positions = tuple(round(sum(shares(run)[j] * (run.rounds or sum(run.histogram)) for run in whole)) for j in range(deepest))
-    return Acceptance(rounds=rounds, accepted=accepted, per_position=positions, source=counted[0].source)
+    return Acceptance(rounds=rounds, accepted=accepted, per_position=positions, source=counted[0].source, simulated=simulated)
 
 
 class Curve(Record, frozen=True):

@@ -15,7 +15,9 @@ from .state import Knowledge
 class Board:
     """Measured cells of a campaign with the noise of its host, computed once for a decision."""
 
-    def __init__(self, knowledge: Knowledge, levels: Sequence[Level], found: Candidate) -> None:
+    def __init__(self, knowledge: Knowledge, levels: Sequence[Level], found: Candidate, *, prompts: bool = True) -> None:
+        self.prompts = prompts
+        """Whether prompts may pair at concurrency 1 (not when a block's figure is not its throughput)."""
         self.knowledge = knowledge
         self.levels = tuple(levels)
         self.found = found
@@ -48,7 +50,11 @@ class Board:
         if key not in self._contrasts:
             left, right = self.cell(a, level), self.cell(b, level)
             shared = {block.block for _, block in left} & {block.block for _, block in right}
-            self._contrasts[key] = stats.contrast(left, right, prior=self._priors[level], launch=self.launch) if shared and a != b else None
+            self._contrasts[key] = (
+                stats.contrast(left, right, prior=self._priors[level], launch=self.launch, prompts=self.prompts)
+                if shared and a != b
+                else None
+            )
         return self._contrasts[key]
 
     def log_tok_s(self, candidate: Candidate, level: Level) -> float | None:
@@ -60,6 +66,35 @@ class Board:
         base = cell if versus is None else self.cell(anchor, level)
         mean = sum(math.log(block.output_tok_s) for _, block in base) / len(base)
         return mean + (versus.mean if versus is not None else 0.0)
+
+    def leader(self, level: Level) -> tuple[Candidate, float] | None:
+        """Best measured candidate of a level with its log throughput; of equals the one as found, then the smallest depth."""
+        seen = [(value, c) for c in self.measured(level) if (value := self.log_tok_s(c, level)) is not None]
+        if not seen:
+            return None
+        value, best = max(seen, key=lambda pair: (pair[0], pair[1] == self.found, -pair[1].depth))
+        return best, value
+
+    def leaders(self) -> dict[Level, Candidate]:
+        """Leader of every level that was measured."""
+        tops = {level: self.leader(level) for level in self.levels}
+        return {level: top[0] for level, top in tops.items() if top is not None}
+
+    @property
+    def engine(self) -> str:
+        known = self.knowledge
+        if known.reported is not None:
+            return known.reported.engine
+        return known.began.conditions.engine if known.began is not None else ""
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """What the engine said about itself, the newest launch last."""
+        out: dict[str, str] = {}
+        for reported in (self.knowledge.reported, *(trial.reported for trial in self.knowledge.trials)):
+            if reported is not None:
+                out |= dict(reported.facts)
+        return out
 
     def sd(self, candidate: Candidate, level: Level) -> float:
         """Standard error of the contrast with the anchor (of one launch's mean for the anchor itself)."""
@@ -86,6 +121,16 @@ class Board:
                 seen = [block.acceptance for block in trial.blocks if block.level.workload == workload]
             runs += [run for run in seen if run is not None]
         return accepted.pooled(runs)
+
+    def length(self, candidate: Candidate, workload: str) -> float | None:
+        """Acceptance length, bonus token included."""
+        run = self.acceptance(candidate, workload)
+        return accepted.length(run) if run is not None else None
+
+    def context_tokens(self, candidate: Candidate, level: Level) -> float:
+        """Mean tokens in the cache of a request half way through its answer."""
+        requests = [r for _, block in self.cell(candidate, level) for r in block.requests if r.outcome is Outcome.OK]
+        return sum((r.tokens_in or 0) + r.tokens_out / 2 for r in requests) / len(requests) if requests else 0.0
 
     def alarms(self) -> tuple[str, ...]:
         """Defects of the engine that the acceptance figures give away."""

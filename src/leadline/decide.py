@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
-from scipy import special
 
-from . import space
+from . import schedule, search, space
 from .compare import Board
 from .config import Measure, Tune
 from .engines import Axis
@@ -34,6 +34,8 @@ WORTH, WORTH_DEAR = 0.1, 0.3
 """Least expected gain, averaged over the levels and in units of ``tie``, for which something is launched at all."""
 WORTH_SOMEWHERE = 0.75
 """... or at a single level."""
+SEARCH_FROM = 6
+"""With this many points left that no model covers, Optuna chooses among them."""
 AFTER_CRASH = 2 / 3
 """Next depth tried after one crashed, as a share of it."""
 REPEATS = 2
@@ -45,7 +47,7 @@ def plan(
 ) -> tuple[PlannedLaunch, ...]:
     """What is intended before anything is touched: the launches that do not depend on results, and the confirmation to come."""
     desk = _Desk(knowledge, axes, tune, measure, levels, found)
-    launches = [launch for rule in (_baseline, _control, _asked, _deep) for launch in rule(desk)]
+    launches = [launch for rule in (_baseline, _control, _asked, _deep, _unmodelled) for launch in rule(desk)]
     for index, axis in desk.axes():
         mine = desk.of_axis(index)
         deepest = next((launch.candidate for launch in launches if launch.candidate in [o.candidate for o in mine]), None)
@@ -224,29 +226,23 @@ class _Desk:
 
     # -- worth --------------------------------------------------------------------------------------------------------
 
-    def leader(self, level: Level) -> tuple[Candidate, float] | None:
-        """Best measured candidate of a level with its log throughput."""
-        seen = [(self.board.log_tok_s(c, level), c) for c in self.board.measured(level)]
-        known = [(value, c) for value, c in seen if value is not None]
-        if not known:
-            return None
-        value, best = max(known, key=lambda pair: (pair[0], pair[1] == self.found, -pair[1].depth))
-        return best, value
-
     def hope(self, option: Option, level: Level) -> float:
-        """Expected gain (log) over the leader beyond what would matter, if the option were measured at the level."""
-        outlook, top = self.forecast.outlook(option, level), self.leader(level)
-        if outlook is None or top is None:
-            return 0.0
-        leader, value = top
-        matters = math.log1p(self.tune.min_gain if leader == self.found else self.tune.tie)
-        return expected_excess(outlook.mean - value - matters, outlook.sd)
+        return self.forecast.hope(option, level, self.tune)
 
     def contested(self, option: Option) -> tuple[Level, ...]:
         """Levels at which the option may still win something worth having and has not been played."""
         enough = self.tune.tie * (0.5 if self.dear else 0.25)
         open_ = [level for level in self.levels if not self.played(option.candidate, level)]
         return tuple(level for level in open_ if self.hope(option, level) > enough)
+
+    def mean_gain(self, candidate: Candidate) -> float | None:
+        """Mean log gain over the anchors of the levels it was measured at."""
+        gains = [
+            versus.mean
+            for level in self.levels
+            if (anchor := self.board.anchor(level)) is not None and (versus := self.board.contrast(candidate, anchor, level)) is not None
+        ]
+        return sum(gains) / len(gains) if gains else None
 
     def comparisons(self, level: Level) -> int:
         """Claims that may be made at once: every candidate of the level, at every level."""
@@ -256,14 +252,6 @@ class _Desk:
         """Whether it differs from the configuration as found, whatever else was looked at; None when they do not pair."""
         versus = self.board.contrast(candidate, self.found, level)
         return versus.interval(self.tune.confidence, self.comparisons(level)).excludes_one if versus is not None else None
-
-
-def expected_excess(mean: float, sd: float) -> float:
-    """E[max(0, x)] of a normal x."""
-    if sd <= 0:
-        return max(0.0, mean)
-    z = mean / sd
-    return mean * float(special.ndtr(z)) + sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
 # -- rules, in order ---------------------------------------------------------------------------------------------------
@@ -300,7 +288,9 @@ def _asked(desk: _Desk) -> Iterator[PlannedLaunch]:
 def _deep(desk: _Desk) -> Iterator[PlannedLaunch]:
     for index, axis in desk.axes():
         mine = desk.of_axis(index)
-        if not mine or any(_deep_enough(option, mine) for option in mine if option.candidate in desk.board.candidates):
+        if not axis.modelled or not mine:
+            continue
+        if any(_deep_enough(option, mine) for option in mine if option.candidate in desk.board.candidates):
             continue
         crashed = [c.depth for c in desk.knowledge.refused if c.algorithm == axis.algorithm]
         below = [option for option in mine if not crashed or option.candidate.depth <= AFTER_CRASH * min(crashed)]
@@ -310,18 +300,34 @@ def _deep(desk: _Desk) -> Iterator[PlannedLaunch]:
         why = "the deepest that starts: its acceptance at every position tells that of all shallower depths"
         if crashed:
             why = f"depth {min(crashed)} failed: a depth well below it, for acceptance at every position"
-        elif not axis.modelled:
-            why = f"first point of {axis.algorithm}, which no model covers"
-        if option.risky:
-            why += "; whether it starts is not known"
-        levels = _worth(desk, mine)
-        if levels:
-            yield desk.launch(option.candidate, "deep", why, levels=levels)
+        yield from _first(desk, option, mine, why)
+
+
+def _unmodelled(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """The deepest point of every axis without a model, where it may win at all."""
+    for index, axis in desk.axes():
+        mine = desk.of_axis(index)
+        if axis.modelled or not mine or any(desk.tried(option.candidate) for option in mine):
+            continue
+        yield from _first(desk, mine[-1], mine, f"first point of {axis.algorithm}, which no model covers")
+
+
+def _unmodelled_if_cheap(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """Where a start costs little, before the shallow depth: what wins elsewhere need not be measured there."""
+    if not desk.dear:
+        yield from _unmodelled(desk)
+
+
+def _first(desk: _Desk, option: Option, mine: Sequence[Option], why: str) -> Iterator[PlannedLaunch]:
+    levels = _worth(desk, mine)
+    if levels:
+        text = f"{why}; whether it starts is not known" if option.risky else why
+        yield desk.launch(option.candidate, "deep", text, levels=levels)
 
 
 def _deep_enough(option: Option, mine: Sequence[Option]) -> bool:
     """Whether a measured candidate does for the deepest of its axis."""
-    return not option.modelled or option.candidate.depth >= AFTER_CRASH * max(other.candidate.depth for other in mine)
+    return option.candidate.depth >= AFTER_CRASH * max(other.candidate.depth for other in mine)
 
 
 def _shallow(desk: _Desk) -> Iterator[PlannedLaunch]:
@@ -346,9 +352,12 @@ def _worth(desk: _Desk, options: Sequence[Option]) -> tuple[Level, ...]:
     return desk.levels if desk.dear and contested else tuple(level for level in desk.levels if level in contested)
 
 
+_Ranked: TypeAlias = tuple[float, float, Option, tuple[Level, ...], PlannedLaunch]  # gain a second, gain, option, contested levels, launch
+
+
 def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
     """Unmeasured candidates by expected gain per second."""
-    ranked = []
+    ranked: list[_Ranked] = []
     for option in desk.options:
         levels = desk.contested(option)
         if not levels:
@@ -360,7 +369,8 @@ def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
             continue
         launch = desk.launch(option.candidate, "explore", "", levels=played)
         ranked.append((gain / launch.seconds, gain, option, levels, launch))
-    for _, gain, option, levels, launch in sorted(ranked, key=lambda row: (-row[0], row[2].candidate)):
+    ranked.sort(key=lambda row: (-row[0], row[2].candidate))
+    for _, gain, option, levels, launch in _searched(desk, ranked):
         best_at = [level for level in levels if _predicted_best(desk, option, level)]
         if best_at:
             why = f"predicted best at {', '.join(level.label for level in best_at)}"
@@ -370,8 +380,19 @@ def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
             yield msgspec.structs.replace(launch, why=why)
 
 
+def _searched(desk: _Desk, ranked: list[_Ranked]) -> list[_Ranked]:
+    """Many points without a model: the one Optuna asks for goes first among them, if Optuna is installed."""
+    blind = [row for row in ranked if not row[2].modelled]
+    if len(blind) < SEARCH_FROM or blind[0] is not ranked[0] or not search.available():
+        return ranked
+    points = [option.candidate for option in desk.options if not option.modelled]
+    told = {c: desk.mean_gain(c) if c in desk.board.candidates else None for c in desk.trials if c in points}
+    wanted = search.ask([c for c in points if c in told or c in [row[2].candidate for row in blind]], told, seed=desk.measure.seed)
+    return sorted(ranked, key=lambda row: row[2].candidate != wanted)
+
+
 def _predicted_best(desk: _Desk, option: Option, level: Level) -> bool:
-    mine, top = desk.forecast.outlook(option, level), desk.leader(level)
+    mine, top = desk.forecast.outlook(option, level), desk.board.leader(level)
     if mine is None or top is None or mine.mean < top[1]:
         return False
     others = [desk.forecast.outlook(o, level) for o in desk.options if not desk.board.cell(o.candidate, level)]
@@ -384,7 +405,7 @@ def _confirm(desk: _Desk) -> Iterator[PlannedLaunch]:
     final: dict[Candidate, list[Level]] = {}
     gain = 0.0
     for level in desk.levels:
-        top = desk.leader(level)
+        top = desk.board.leader(level)
         if top is None or top[0] == desk.found or desk.board.anchor(level) != desk.found:
             continue
         versus = desk.board.contrast(top[0], desk.found, level)
@@ -412,6 +433,20 @@ def _launches_at(desk: _Desk, candidate: Candidate, level: Level) -> int:
     return len({launch for launch, _ in desk.board.cell(candidate, level)})
 
 
+def _schedule(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """The winners as the engine's own schedule, to be measured before anybody recommends it."""
+    leaders = desk.board.leaders()
+    mix = schedule.mix(desk.board, leaders)
+    candidate = mix.candidate(desk.board.engine) if mix is not None else None
+    if mix is None or candidate is None or desk.knowledge.of(candidate):
+        return
+    gain = schedule.mix_gain(desk.board, leaders, desk.levels)
+    if gain >= math.log1p(desk.tune.min_gain):
+        depths = ", ".join(f"{depth} at {concurrency}" for concurrency, depth in mix.depths)
+        why = f"the winners in one launch by the engine's own schedule (depth {depths}): {math.expm1(gain):.1%} over the best single depth if it costs nothing"
+        yield desk.launch(candidate, "confirm", why, blocks=desk.measure.confirm_blocks)
+
+
 def _recheck(desk: _Desk) -> Iterator[PlannedLaunch]:
     others = [c for c in desk.board.candidates if c != desk.found]
     if desk.found in desk.board.candidates and others and desk.tried(desk.found) == 1:
@@ -424,9 +459,12 @@ _RULES: tuple[Callable[[_Desk], Iterator[PlannedLaunch]], ...] = (
     _control,
     _asked,
     _deep,
+    _unmodelled_if_cheap,
     _shallow,
+    _unmodelled,
     _contest,
     _confirm,
+    _schedule,
     _recheck,
 )
 
@@ -460,7 +498,7 @@ def _standing(desk: _Desk) -> _Standing:
     better: list[str] = []
     unsure: list[str] = []
     for level in desk.levels:
-        top = desk.leader(level)
+        top = desk.board.leader(level)
         if top is None or top[0] == desk.found:
             continue
         versus = desk.board.contrast(top[0], desk.found, level)

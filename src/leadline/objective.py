@@ -5,9 +5,12 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from .config import Tune
 from .errors import ConfigError
-from .records import Level
+from .records import BlockResult, Level, Outcome, RequestResult
+from .state import Knowledge
 
 NAMES = ("single", "peak", "balanced", "goodput")
 
@@ -29,6 +32,28 @@ def weights(tune: Tune, levels: Sequence[Level]) -> tuple[tuple[Level, float], .
     if objective in ("balanced", "goodput"):
         return tuple((level, 1 / len(levels)) for level in levels)
     return _mix(objective, levels)
+
+
+def within_limits(knowledge: Knowledge, tune: Tune) -> Knowledge:
+    """The same knowledge with every block's throughput replaced by its goodput: tokens of requests within both limits, a second.
+
+    A request without a TTFT or TPOT is outside a limit on it. A block of which nothing is within keeps a thousandth of its
+    throughput, so that ratios exist; read such a ratio as "far worse", not as a number.
+    """
+    replace = msgspec.structs.replace
+    trials = tuple(replace(t, blocks=tuple(replace(b, output_tok_s=_goodput(b, tune)) for b in t.blocks)) for t in knowledge.trials)
+    return replace(knowledge, trials=trials)
+
+
+def _goodput(block: BlockResult, tune: Tune) -> float:
+    good = sum(r.tokens_out for r in block.requests if r.outcome is Outcome.OK and _within(r, tune))
+    every = sum(r.tokens_out for r in block.requests)
+    return block.output_tok_s * max(good / every if every else 0.0, 1e-3)
+
+
+def _within(request: RequestResult, tune: Tune) -> bool:
+    pairs = ((request.ttft_ms, tune.ttft_ms), (request.tpot_ms, tune.tpot_ms))
+    return all(limit is None or (value is not None and value <= limit) for value, limit in pairs)
 
 
 def parse_mix(text: str) -> tuple[tuple[int, float], ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from . import acceptance as accepted
 from . import cost
@@ -23,7 +23,7 @@ from .engines import Axis
 from .records import Candidate, Interval, Level, Prediction, Record
 from .space import Option, options
 from .state import Knowledge
-from .stats import t_quantile
+from .stats import expected_excess, t_quantile
 
 SIBLING_SD = 0.15
 """Log spread between points of an axis without a model."""
@@ -33,6 +33,8 @@ NO_CONTROL_SD = 0.30
 """Log spread of the round time at depth 1 when one depth and no control were measured."""
 ACROSS_LEVELS_SD = 0.04
 """Log error of bringing a throughput from one batch to another (other prompts, other shape)."""
+OUTSIDE_BATCH_SD = 0.10
+"""The same for every factor of two beyond the batches it was measured at: what wins alone may lose in company."""
 BREAKDOWN = 0.12
 """A shallower run that accepts this much more (log) than the deep run predicts means that the drafter breaks down in between."""
 ALPHA, ALPHA_SD = 0.72, 0.14
@@ -88,7 +90,7 @@ class Forecast:
     def __init__(self, board: Board, choices: Sequence[Option]) -> None:
         self.board = board
         self.options = tuple(choices)
-        self.experts = _experts(board.knowledge)
+        self.experts = _experts(board.facts)
         self._lengths: dict[tuple[Candidate, str], float | None] = {}
         self._known: dict[tuple[Candidate, Level], Outlook | None] = {}
 
@@ -105,6 +107,8 @@ class Forecast:
         if anchor is None or base is None:
             return None
         points = self._points(option, level)
+        if not option.modelled:
+            points = [point for point in points if self.board.cell(point.candidate, level)]
         if not points:
             return self._elsewhere(option, level, base)
         if not option.modelled:
@@ -114,6 +118,18 @@ class Forecast:
         if all(point.length is not None for point in points):
             return self._with_acceptance(option, level, points)
         return self._without_acceptance(option, level, points)
+
+    def hope(self, option: Option, level: Level, tune: Tune) -> float:
+        """Expected gain (log) over the leader of the level beyond what would matter, if the option were measured there.
+
+        What matters is ``min_gain`` over the configuration as found and ``tie`` over any other leader.
+        """
+        outlook, top = self.outlook(option, level), self.board.leader(level)
+        if outlook is None or top is None:
+            return 0.0
+        leader, value = top
+        matters = math.log1p(tune.min_gain if leader == self.board.found else tune.tie)
+        return expected_excess(outlook.mean - value - matters, outlook.sd)
 
     def _points(self, option: Option, level: Level) -> list[_Point]:
         """Measured depths of the option's axis, brought to the batch the option would run at, shallow to deep."""
@@ -148,7 +164,7 @@ class Forecast:
         at = math.log(batch)
         outside = max(0.0, at - max(seen), min(seen) - at) / math.log(2)
         step = self._anchor_step(level, batch) + _between(sorted(seen.items()), at)
-        sd = math.sqrt(self._sd(candidate, level) ** 2 + ACROSS_LEVELS_SD**2 * (1 + outside) ** 2)
+        sd = math.sqrt(self._sd(candidate, level) ** 2 + ACROSS_LEVELS_SD**2 + (OUTSIDE_BATCH_SD * outside) ** 2)
         return _Point(candidate=candidate, depth=candidate.depth, log_tok_s=at - step, batch=batch, length=length, sd=sd)
 
     def _anchor_step(self, level: Level, batch: int) -> float:
@@ -178,8 +194,7 @@ class Forecast:
     def _length(self, candidate: Candidate, workload: str) -> float | None:
         key = (candidate, workload)
         if key not in self._lengths:
-            run = self.board.acceptance(candidate, workload)
-            self._lengths[key] = accepted.length(run) if run is not None else None
+            self._lengths[key] = self.board.length(candidate, workload)
         return self._lengths[key]
 
     def _elsewhere(self, option: Option, level: Level, base: float) -> Outlook:
@@ -203,7 +218,7 @@ class Forecast:
         batch = points[0].batch
         rounds = [(p.depth, p.batch * (p.length or 1.0) / math.exp(p.log_tok_s)) for p in points]
         round_s, round_sd, how = self._round(rounds, depth, batch, level)
-        sd = math.sqrt(length_sd**2 + round_sd**2 + max(p.sd for p in points) ** 2)
+        sd = math.sqrt(length_sd**2 + round_sd**2 + _measured_sd(points, depth) ** 2)
         method = f"{how_long}, {how}"
         return Outlook(mean=math.log(batch * length / round_s), sd=sd, method=method, length=length, length_error=length_sd)
 
@@ -255,7 +270,7 @@ class Forecast:
         mean = sum(w * v for w, v in zip(weights, values, strict=True)) / total
         variance = sum(w * ((v - mean) ** 2 + s**2) for w, v, s in zip(weights, values, spreads, strict=True)) / total
         distance, _ = cost.place([p.depth for p in points], depth)
-        sd = math.sqrt(variance + (0.015 * distance) ** 2 + max(p.sd for p in points) ** 2)
+        sd = math.sqrt(variance + (0.015 * distance) ** 2 + _measured_sd(points, depth) ** 2)
         return Outlook(mean=mean, sd=sd, method=f"constant acceptance averaged over {ALPHAS[0]:.2f}-{ALPHAS[-1]:.2f}, {how}")
 
     def _round(self, rounds: Sequence[tuple[int, float]], depth: int, batch: int, level: Level) -> tuple[float, float, str]:
@@ -291,6 +306,17 @@ class _Point(Record, frozen=True):
     sd: float
 
 
+def _measured_sd(points: Sequence[_Point], depth: int) -> float:
+    """Error of the measured depths as it reaches ``depth``: by their weights in the interpolation, at least that of the best."""
+    least = min(p.sd for p in points)
+    if len(points) == 1:
+        return least
+    index = next((i for i in range(1, len(points) - 1) if depth <= points[i].depth), len(points) - 1)
+    low, high = points[index - 1], points[index]
+    u = (depth - low.depth) / (high.depth - low.depth)
+    return max(least, math.hypot((1 - u) * low.sd, u * high.sd))
+
+
 def _same_kind(a: Option, b: Option) -> bool:
     """Of one axis, whatever else is pinned: pinning changes capacity, which the batch accounts for."""
     return a.axis == b.axis and a.candidate.algorithm == b.candidate.algorithm
@@ -317,14 +343,11 @@ def _plausible(rounds: Sequence[tuple[int, float]]) -> float:
     return max(weight, 1e-9)
 
 
-def _experts(knowledge: Knowledge) -> cost.Experts | None:
-    """Read from what the engine reported: facts ``num_experts`` and ``num_experts_per_tok``."""
-    seen = [trial.reported for trial in knowledge.trials if trial.reported is not None]
-    for reported in (knowledge.reported, *seen):
-        facts = dict(reported.facts) if reported is not None else {}
-        total, active = facts.get("num_experts", ""), facts.get("num_experts_per_tok", "")
-        if total.isdigit() and active.isdigit() and 0 < int(active) < int(total):
-            return cost.Experts(total=int(total), active=int(active))
+def _experts(facts: Mapping[str, str]) -> cost.Experts | None:
+    """From the facts ``num_experts`` and ``num_experts_per_tok`` the engine reported."""
+    total, active = facts.get("num_experts", ""), facts.get("num_experts_per_tok", "")
+    if total.isdigit() and active.isdigit() and 0 < int(active) < int(total):
+        return cost.Experts(total=int(total), active=int(active))
     return None
 
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from . import objective, stats
+import msgspec
+
+from . import cost, objective, schedule, stats
 from .compare import Board
 from .config import Tune
 from .engines import Axis
+from .predict import Forecast
 from .records import Candidate, Interval, Level, OperatingPoint, Outcome, Stop, Verdict
 from .space import off_of, options
 from .state import Knowledge
@@ -32,11 +35,18 @@ def recommend(
 
     Raises :class:`~leadline.errors.ConfigError` when the objective cannot be read or names levels that are not measured.
     """
-    board = Board(knowledge, levels, found)
+    plain = Board(knowledge, levels, found)
+    goodput = tune.objective.strip() == "goodput"
+    board = Board(objective.within_limits(knowledge, tune), levels, found, prompts=False) if goodput else plain
+    forecast = Forecast(plain, options(knowledge, axes, tune))
     points = tuple(_point(board, level, tune) for level in levels if board.measured(level))
+    if not goodput:  # what is predicted is throughput
+        points = tuple(_settled(point, forecast, tune) for point in points)
     overall, gain, not_overall = _overall(board, tune, levels)
-    drift, drift_warning = _drift(board, tune.confidence)
-    warnings = (*drift_warning, *board.alarms(), *_simulated(board, points))
+    scheduled = schedule.scheduled(overall)
+    drift, drift_warning = _drift(plain, tune.confidence)
+    warnings = (*drift_warning, *plain.alarms(), *_simulated(plain, points))
+    mix, unmeasured = _mix(board, points, scheduled, tune)
     return Verdict(
         sentence=_sentence(points, overall, gain, found, tune),
         change=overall != found,
@@ -45,9 +55,11 @@ def recommend(
         points=points,
         objective=tune.objective,
         noise_floor=board.noise_floor,
-        not_shown=(*_not_shown(board, axes, tune, points, stop), *not_overall, *drift),
+        not_shown=(*_not_shown(board, axes, tune, points, stop), *not_overall, *unmeasured, *drift),
         same_output=_same_output(board, points),
         command=render(overall),
+        schedule=scheduled,
+        readings=(*mix, *_roofline(plain, points)),
         warnings=warnings,
     )
 
@@ -124,6 +136,24 @@ def _tied(board: Board, candidate: Candidate, chosen: Candidate, level: Level, t
     return abs(versus.mean) <= math.log1p(tune.tie) or interval.low <= 1.0 <= interval.high
 
 
+def _settled(point: OperatingPoint, forecast: Forecast, tune: Tune) -> OperatingPoint:
+    """The point, marked as open when a candidate that was not measured there may well beat it by more than ``min_gain``."""
+    if not point.resolved:
+        return point
+    best: tuple[float, str] = (0.0, "")
+    for option in forecast.options:
+        if forecast.board.cell(option.candidate, point.level):
+            continue
+        outlook, here = forecast.outlook(option, point.level), forecast.board.log_tok_s(point.candidate, point.level)
+        if outlook is not None and here is not None:
+            hope = stats.expected_excess(outlook.mean - here - math.log1p(tune.min_gain), outlook.sd)
+            text = f"{option.candidate.label} is predicted at {math.exp(outlook.mean - here):.2f}x of it and was not measured here"
+            best = max(best, (hope, text))
+    if best[0] <= tune.tie:
+        return point
+    return msgspec.structs.replace(point, resolved=False, why=f"{point.why}, but {best[1]}")
+
+
 # -- all levels --------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +211,58 @@ def _sentence(points: Sequence[OperatingPoint], overall: Candidate, gain: stats.
 
 def _times(interval: Interval | None) -> str:
     return f"{interval.value:.2f}x, {interval.low:.2f}-{interval.high:.2f}" if interval is not None else "no interval"
+
+
+# -- beyond one candidate ----------------------------------------------------------------------------------------------
+
+
+def _mix(board: Board, points: Sequence[OperatingPoint], scheduled: str, tune: Tune) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(what a schedule of depths does or would do, what was not measured about it)."""
+    winners = {point.level: point.candidate for point in points}
+    mix = schedule.mix(board, winners)
+    if scheduled:
+        return (f"the schedule was measured as one launch at every level: {scheduled}",), ()
+    if mix is None:
+        return (), ()
+    gain = schedule.mix_gain(board, winners, board.levels)
+    tried = [c for c in board.candidates if schedule.scheduled(c)]
+    depths = ", ".join(f"{depth} at concurrency {concurrency}" for concurrency, depth in mix.depths)
+    if tried:
+        return (f"the winners as the engine's own schedule ({depths}) were measured and are not shown to be better",), ()
+    text = mix.text(board.engine)
+    if gain < math.log1p(tune.min_gain) or not text:
+        return (), ()
+    return (), (
+        f"the engine's own schedule {text} ({depths}): it would gain {math.expm1(gain):.1%} if it cost nothing, but it was not measured",
+    )
+
+
+def _roofline(board: Board, points: Sequence[OperatingPoint]) -> tuple[str, ...]:
+    """Bytes a round must read against the memory's bandwidth, where the engine's facts tell them.
+
+    Facts: ``weight_bytes``, ``memory_bandwidth_bytes_s``; optional ``kv_bytes_per_token``, ``draft_bytes`` (of one draft step).
+    """
+    facts = {name: float(value) for name, value in board.facts.items() if value.replace(".", "", 1).isdigit()}
+    if "weight_bytes" not in facts or not facts.get("memory_bandwidth_bytes_s"):
+        return ()
+    out = []
+    for point in points:
+        value = board.log_tok_s(point.candidate, point.level)
+        length = 1.0 if point.candidate.off else board.length(point.candidate, point.level.workload)
+        if value is None or length is None:
+            continue
+        batch = cost.closed_loop(max(1, point.level.concurrency), board.running(point.candidate)).batch
+        context = board.context_tokens(point.candidate, point.level)
+        reading = cost.roofline(
+            weight_bytes=facts["weight_bytes"],
+            kv_bytes=facts.get("kv_bytes_per_token", 0.0) * context * batch,
+            draft_bytes=facts.get("draft_bytes", 0.0) * point.candidate.depth,
+            bandwidth_bytes_s=facts["memory_bandwidth_bytes_s"],
+            round_s=batch * length / math.exp(value),
+            length=length,
+        )
+        out.append(f"{point.level.label}: {reading.text}")
+    return tuple(out)
 
 
 # -- honesty -----------------------------------------------------------------------------------------------------------

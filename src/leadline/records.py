@@ -431,6 +431,8 @@ class Verdict(Record, frozen=True):
     """The full argument vector of the recommended configuration."""
     schedule: str = ""
     """The engine's native per-batch-size schedule, where it has one and a mix of depths wins."""
+    readings: tuple[str, ...] = ()
+    """What the figures say beyond the choice: how far from the memory's limit, which depths a mix would use."""
     warnings: tuple[str, ...] = ()
 
 

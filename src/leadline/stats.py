@@ -39,7 +39,7 @@ class Spread(Record, frozen=True):
     df: float
 
 
-BLOCK_PRIOR = Spread(sd=0.03, df=3.0)
+BLOCK_PRIOR = Spread(sd=0.04, df=2.0)
 """Contrast of two blocks of one level before anything is known of this host."""
 LAUNCH_PRIOR = Spread(sd=0.01, df=4.0)
 """One launch against the next, before any configuration was launched twice."""
@@ -214,6 +214,14 @@ def required_n(ratio: float, *, unit_sd: float, launch: Spread = LAUNCH_PRIOR, c
         if effect >= (t_quantile(0.5 + confidence / 2, df) + t_quantile(power, df)) * sd:
             return n
     return None
+
+
+def expected_excess(mean: float, sd: float) -> float:
+    """E[max(0, x)] of a normal x: what may be hoped for beyond zero."""
+    if sd <= 0:
+        return max(0.0, mean)
+    z = mean / sd
+    return mean * float(special.ndtr(z)) + sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
 def drift(

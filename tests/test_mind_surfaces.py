@@ -1,0 +1,80 @@
+"""The bars of the chooser bench, small enough for every test run: recorded surfaces, coverage, claims, the published campaign."""
+
+from __future__ import annotations
+
+import pytest
+
+from decide_bench import LAUNCHES, OTHERS, WITHIN, Row, _figures, _missed, _text, after_each, play_leadline, play_other, wrong_claims
+from published import main as print_published
+from published import predicted
+from replay import Noise, Surface
+from surface_coverage import summary, three_launches
+from surfaces import FAMILIES, eagle, generated, recorded
+
+EXACT = Noise(block=0.0, launch=0.0, liking=0.0)
+RECORDED = recorded()
+
+
+@pytest.mark.parametrize("surface", RECORDED, ids=lambda s: s.name)
+def test_four_launches_come_within_two_percent_everywhere(surface: Surface) -> None:
+    player, _ = play_leadline(surface, EXACT, 0)
+    by_launch = after_each(surface, player)
+    assert max(by_launch[min(LAUNCHES, len(by_launch) - 1)]) <= WITHIN
+
+
+@pytest.mark.parametrize("surface", RECORDED[:1], ids=lambda s: s.name)
+def test_a_depth_that_crashes_unannounced_costs_one_launch_more(surface: Surface) -> None:
+    crashing = frozenset({eagle(6)})
+    import msgspec
+
+    player, _ = play_leadline(msgspec.structs.replace(surface, crashes=crashing), EXACT, 0)
+    by_launch = after_each(surface, player)
+    assert max(by_launch[min(LAUNCHES + 1, len(by_launch) - 1)]) <= WITHIN
+
+
+def test_intervals_of_predictions_cover_what_is_measured_then() -> None:
+    hits = [hit for s in RECORDED for seed in range(2) for hit in three_launches(s, Noise(block=0.02), seed)]
+    for i, family in enumerate(FAMILIES):
+        for seed in range(4):
+            noise = Noise(block=(0.01, 0.02, 0.03, 0.05)[seed])
+            hits += three_launches(generated(family, 200 + 10 * i + seed), noise, seed)
+    assert len(hits) > 500
+    assert sum(hit.inside for hit in hits) / len(hits) >= 0.85, summary(hits)
+
+
+def test_confident_claims_are_seldom_wrong() -> None:
+    wrong = total = 0
+    for family in FAMILIES:
+        for seed in range(4):
+            surface = generated(family, 50 + seed)
+            _, verdict = play_leadline(surface, Noise(block=(0.01, 0.02, 0.03, 0.05)[seed]), seed)
+            bad, claims = wrong_claims(surface, verdict)
+            wrong += bad
+            total += claims
+    assert total > 60
+    assert wrong / total < 0.05, (wrong, total)
+
+
+def test_the_published_campaign_is_predicted_and_its_error_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert print_published() == 0
+    shown = capsys.readouterr().out
+    assert "error" in shown
+    assert "label is wrong" in shown
+    errors = [abs(p.output_tok_s.value / measured - 1) for _, p, measured in predicted()]
+    assert len(errors) == 3
+    assert max(errors) < 0.12
+    assert max(abs(p.output_tok_s.value / m - 1) for _, p, m in predicted((2, 5), experts=False)) < 0.08
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_others_play_by_the_same_rules(name: str) -> None:
+    surface = RECORDED[1]
+    player = play_other(surface, OTHERS[name], Noise(), 1, horizon=5)
+    assert player.knowledge.trials[0].candidate == surface.found
+    assert 4 <= len(player.knowledge.trials) <= 6
+    row = Row()
+    row.add(surface, player)
+    tables = {name: {"leadline": row, **dict.fromkeys(OTHERS, row)} for name in (surface.name, *FAMILIES)}
+    assert surface.name in _text(tables)
+    assert set(_figures(tables)[surface.name]) == {"leadline", *OTHERS}
+    assert _missed(tables) == []

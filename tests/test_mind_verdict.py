@@ -1,0 +1,453 @@
+"""Verdicts: objectives, ties, schedules, goodput, drift, and what is said not to be shown."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+
+import msgspec
+import pytest
+
+from leadline import objective, schedule, search, space
+from leadline.compare import Board
+from leadline.config import Measure, Tune
+from leadline.decide import next_launch
+from leadline.engines import Axis
+from leadline.errors import ConfigError
+from leadline.recommend import recommend
+from leadline.records import (
+    Acceptance,
+    BlockResult,
+    Candidate,
+    FrontierRow,
+    Level,
+    Measured,
+    Outcome,
+    PlannedLaunch,
+    Stop,
+    Verdict,
+)
+from leadline.state import Knowledge, fold
+from replay import OFF, Noise, Player, Surface, campaign, counts, depth_curve, rename
+from surfaces import eagle
+
+LEVELS = tuple(Level(workload="chat", concurrency=c) for c in (1, 4, 16))
+STOP = Stop(rule="resolved", why="enough")
+QUIET = Noise(block=0.005, launch=0.002, liking=0.0, content=0.05)
+
+
+def surface(
+    rows: Mapping[Candidate, tuple[float, ...]], *, found: Candidate = OFF, levels: tuple[Level, ...] = LEVELS, engine: str = "fake"
+) -> Surface:
+    depths = tuple(sorted({c.depth for c in rows if not c.off and not c.settings}))
+    return Surface(
+        name="verdict",
+        axes=(Axis(algorithm="EAGLE", depths=depths),),
+        levels=levels,
+        found=found,
+        tok_s={(c, level): x for c, row in rows.items() for level, x in zip(levels, row, strict=True)},
+        engine=engine,
+    )
+
+
+def played(at: Surface, *launches: tuple[Candidate, int], noise: Noise = QUIET, seed: int = 0) -> Knowledge:
+    player = Player(at, noise, seed)
+    for candidate, blocks in launches:
+        player.play(PlannedLaunch(candidate=candidate, why="", levels=at.levels, blocks=blocks, seconds=0.0))
+    return player.knowledge
+
+
+def verdict(at: Surface, known: Knowledge, tune: Tune | None = None, stop: Stop = STOP) -> Verdict:
+    return recommend(known, at.axes, tune or Tune(), at.levels, at.found, lambda c: ("serve", c.label), stop)
+
+
+# -- objectives --------------------------------------------------------------------------------------------------------
+
+
+def test_weights_of_every_objective() -> None:
+    both = (*LEVELS, *(Level(workload="copy", concurrency=c) for c in (1, 4)))
+    single = dict(objective.weights(Tune(objective="single"), both))
+    assert {level.label for level in single} == {"chat c=1", "copy c=1"}
+    assert {level.label for level, _ in objective.weights(Tune(objective="peak"), both)} == {"chat c=16", "copy c=4"}
+    assert sum(w for _, w in objective.weights(Tune(), both)) == pytest.approx(1.0)
+    mix = dict(objective.weights(Tune(objective="1:0.7,4:0.2,16:0.1"), both))
+    assert mix[LEVELS[0]] == pytest.approx(0.35)
+    assert mix[LEVELS[2]] == pytest.approx(0.1)
+    open_loop = (Level(workload="chat", concurrency=0, rate_rps=2.0), Level(workload="chat", concurrency=0, rate_rps=8.0))
+    assert [level.rate_rps for level, _ in objective.weights(Tune(objective="peak"), open_loop)] == [8.0]
+
+
+@pytest.mark.parametrize("text", ["fast", "1:x", "1:0", "1:0.5,1:0.5", "32:1.0", "goodput"])
+def test_objectives_that_cannot_be_read_say_what_to_write(text: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        objective.weights(Tune(objective=text), LEVELS)
+    assert "objective" in error.value.message
+    assert error.value.next
+
+
+def test_a_mix_is_read_from_the_engines_own_gauge() -> None:
+    samples = [(0.0, 0.0), (10.0, 1.0), (40.0, 5.0), (50.0, 0.0), (90.0, 20.0), (100.0, 1.0)]
+    mix = dict(objective.observed_mix(samples, (1, 4, 16)))
+    assert mix == pytest.approx({1: 30 / 50, 4: 10 / 50, 16: 10 / 50})
+    assert objective.observed_mix([(0.0, 0.0), (5.0, 0.0)], (1, 4)) == ()
+    assert objective.parse_mix("4:1, 1:3") == ((1, 0.75), (4, 0.25))
+
+
+def test_the_overall_point_follows_the_traffic() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(2): (120, 330, 960), eagle(6): (180, 340, 640)})
+    known = played(at, (OFF, 4), (eagle(2), 4), (eagle(6), 4), (OFF, 4))
+    assert verdict(at, known, Tune(objective="single")).overall == eagle(6)
+    assert verdict(at, known, Tune(objective="peak")).overall == eagle(2)
+    assert verdict(at, known, Tune(objective="1:0.9,16:0.1")).overall == eagle(6)
+    assert verdict(at, known, Tune(objective="1:0.1,16:0.9")).overall == eagle(2)
+    said = verdict(at, known)
+    assert said.command == ("serve", said.overall.label)
+    assert {point.level.concurrency: point.candidate for point in said.points} == {1: eagle(6), 4: eagle(6), 16: eagle(2)}
+    assert "keep" not in said.sentence.split(". ")[0]
+
+
+def limited(ttft_ms: Callable[[Candidate, int], float], known: Knowledge) -> Knowledge:
+    """The same knowledge with other TTFTs, by (candidate, prompt)."""
+    replace = msgspec.structs.replace
+
+    def block(candidate: Candidate, result: BlockResult) -> BlockResult:
+        four = tuple(replace(result.requests[0], prompt_id=f"{result.block}-{i}", ttft_ms=ttft_ms(candidate, i)) for i in range(4))
+        return replace(result, requests=four)
+
+    return replace(known, trials=tuple(replace(t, blocks=tuple(block(t.candidate, b) for b in t.blocks)) for t in known.trials))
+
+
+def test_goodput_counts_only_what_meets_the_limits() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(6): (180, 500, 1200)})
+    known = played(at, (OFF, 4), (eagle(6), 4), (OFF, 4))
+    # the faster one answers three of four requests too late
+    slow = limited(lambda candidate, i: 900.0 if candidate != OFF and i else 100.0, known)
+    tune = Tune(objective="goodput", ttft_ms=500.0)
+    said = verdict(at, slow, tune)
+    assert said.overall == OFF
+    assert not said.change
+    assert verdict(at, slow, Tune(objective="balanced")).overall == eagle(6)
+    assert verdict(at, limited(lambda candidate, i: 900.0 if candidate == OFF else 100.0, known), tune).overall == eagle(6)
+    assert verdict(at, slow, Tune(objective="goodput", tpot_ms=0.001)).overall == eagle(6)  # nobody meets it: throughput decides
+
+
+# -- ties and nothing --------------------------------------------------------------------------------------------------
+
+
+def test_the_smaller_depth_of_a_tie_wins_and_the_tie_is_reported() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (159.5, 478, 1275), eagle(8): (160, 480, 1280)})
+    said = verdict(at, played(at, (OFF, 4), (eagle(4), 4), (eagle(8), 4), noise=Noise(block=0.0, launch=0.0, liking=0.0)))
+    for point in said.points:
+        assert point.candidate == eagle(4)
+        assert point.tied == (eagle(8),)
+        assert "smaller depth" in point.why
+        assert point.gain_vs_off == point.gain_vs_found
+    assert said.overall == eagle(4)
+
+
+def test_a_gain_below_what_was_asked_for_is_no_reason_to_change() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (102, 306, 816)})
+    known = played(at, *[(OFF, 8), (eagle(4), 8)] * 6, noise=Noise(block=0.001, launch=0.0005, liking=0.0))
+    said = verdict(at, known)
+    assert not said.change
+    assert said.sentence.startswith("Change nothing")
+    assert all("less than the 3%" in point.why or "no difference" in point.why for point in said.points)
+    assert verdict(at, known, Tune(min_gain=0.01)).change
+
+
+def test_speculation_that_is_not_better_than_off_is_switched_off() -> None:
+    three, four = eagle(3), eagle(4)
+    at = surface({OFF: (130, 390, 1040), three: (100, 300, 800), four: (131, 393, 1048)}, found=three)
+    known = played(at, (three, 4), (OFF, 4), (four, 4), noise=Noise(block=0.0, launch=0.0, liking=0.0))
+    said = verdict(at, known, Tune(tie=0.001))
+    assert all(point.candidate == OFF for point in said.points)
+    assert "speculation off gains" in said.points[0].why
+
+
+def test_nothing_measured_and_half_measured() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    empty = verdict(at, Player(at, QUIET, 0).knowledge, stop=Stop(rule="exhausted", why="nothing served"))
+    assert empty.sentence == "Change nothing: nothing could be measured."
+    assert empty.points == ()
+    assert sum("nothing was measured" in text for text in empty.not_shown) == 3
+    without = verdict(at, played(at, (eagle(4), 4)))
+    assert all(not point.resolved and "no gain over it is known" in point.why for point in without.points)
+    assert not without.change
+    lone = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    player = Player(lone, QUIET, 0)
+    player.play(PlannedLaunch(candidate=OFF, why="", levels=LEVELS, blocks=2, seconds=0.0))
+    player.play(PlannedLaunch(candidate=eagle(4), why="", levels=LEVELS[:1], blocks=2, seconds=0.0))
+    said = verdict(lone, player.knowledge)
+    assert any("not measured at all of them" in text for text in said.not_shown)
+    assert said.overall == OFF
+
+
+def test_what_stays_open_is_said() -> None:
+    eight, six = eagle(8), eagle(6)
+    at = surface({OFF: (100, 300, 800), eagle(2): (140, 400, 1000), eagle(4): (160, 480, 1280), six: (1, 1, 1), eight: (1, 1, 1)})
+    at = rename(at, frontier=(FrontierRow(candidate=eight, starts=False, reason="pool too small"),), crashes=frozenset({six}))
+    known = played(at, (OFF, 4), (six, 4), (eagle(2), 4))
+    said = verdict(at, known, stop=Stop(rule="budget", why="3 launches were allowed"))
+    text = "\n".join(said.not_shown)
+    assert "EAGLE 8 (pool too small)" in text
+    assert "failed and not tried again: EAGLE 6" in text
+    assert "predicted only, never launched: EAGLE 4" in text
+    assert "the budget ended the search" in text
+    assert any(not point.resolved and "EAGLE 4 is predicted" in point.why for point in said.points)
+
+
+# -- honesty -----------------------------------------------------------------------------------------------------------
+
+
+def test_drift_of_the_host_is_a_warning() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    known = played(at, (OFF, 4), (eagle(4), 4), (OFF, 4))
+    assert verdict(at, known).warnings == ()
+    last = known.trials[-1]
+    slower = tuple(
+        msgspec.structs.replace(
+            b,
+            output_tok_s=0.8 * b.output_tok_s,
+            requests=tuple(msgspec.structs.replace(r, e2e_ms=(r.e2e_ms or 0) / 0.8) for r in b.requests),
+        )
+        for b in last.blocks
+    )
+    drifted = msgspec.structs.replace(known, trials=(*known.trials[:-1], msgspec.structs.replace(last, blocks=slower)))
+    assert "the host drifted" in verdict(at, drifted).warnings[0]
+    once = verdict(at, played(at, (OFF, 4), (eagle(4), 4)))
+    assert any("one launch only" in text for text in once.not_shown)
+    assert once.noise_floor is None
+    assert verdict(at, known).noise_floor is not None
+
+
+def test_simulated_acceptance_and_engine_defects_are_warnings() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    lengths = depth_curve([0.8] * 4)
+    fake = msgspec.structs.replace(counts(lengths, 4), simulated=True)
+    known = played(rename(at, acceptance={(eagle(4), "chat"): fake}), (OFF, 4), (eagle(4), 4))
+    trial = known.trials[-1]
+    assert trial.observed is not None
+    said = verdict(at, known)
+    assert any("simulated" in text for text in said.warnings)
+    seen = (
+        (LEVELS[0], Acceptance(rounds=2000, drafted=2000, accepted=1300)),
+        (LEVELS[2], Acceptance(rounds=4000, drafted=4000, accepted=240)),
+    )
+    observed = msgspec.structs.replace(trial.observed, acceptance=seen)
+    broken = msgspec.structs.replace(known, trials=(*known.trials[:-1], msgspec.structs.replace(trial, observed=observed)))
+    assert any("suspect the engine" in text for text in verdict(at, broken).warnings)
+
+
+def test_answers_are_compared_with_those_without_speculation() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    known = played(at, (OFF, 2), (eagle(4), 2))
+
+    def signed(block: BlockResult, last: str) -> BlockResult:
+        digests = [last if i == len(block.requests) - 1 and block.block == 2 else "same" for i in range(len(block.requests))]
+        requests = tuple(msgspec.structs.replace(r, text_sha256=d) for r, d in zip(block.requests, digests, strict=True))
+        return msgspec.structs.replace(block, requests=requests)
+
+    trials = tuple(
+        msgspec.structs.replace(t, blocks=tuple(signed(b, "same" if t.candidate == OFF else "other") for b in t.blocks))
+        for t in known.trials
+    )
+    said = verdict(at, msgspec.structs.replace(known, trials=trials))
+    assert said.same_output == "EAGLE 4: 5 of 8 answers identical to speculation off"
+
+
+def test_failed_and_cut_blocks_are_no_measurement() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    known = played(at, (OFF, 2), (eagle(4), 2))
+    trial = known.trials[-1]
+    failed = tuple(
+        msgspec.structs.replace(b, requests=tuple(msgspec.structs.replace(r, outcome=Outcome.RESET) for r in b.requests))
+        for b in trial.blocks
+    )
+    broken = msgspec.structs.replace(known, trials=(known.trials[0], msgspec.structs.replace(trial, blocks=failed)))
+    assert Board(broken, LEVELS, OFF).measured(LEVELS[0]) == (OFF,)
+    assert not verdict(at, broken).change
+
+
+def test_the_roofline_is_read_where_the_engine_tells_its_bytes() -> None:
+    at = rename(
+        surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)}),
+        facts=(("weight_bytes", "30000000000"), ("memory_bandwidth_bytes_s", "4000000000000"), ("kv_bytes_per_token", "24576")),
+        acceptance={(eagle(4), "chat"): counts(depth_curve([0.8] * 4), 4)},
+    )
+    said = verdict(at, played(at, (OFF, 4), (eagle(4), 4)))
+    assert len(said.readings) == 3
+    assert said.readings[0].startswith("chat c=1: a round takes")
+    assert verdict(surface({OFF: (1, 1, 1)}), played(surface({OFF: (1, 1, 1)}), (OFF, 2))).readings == ()
+
+
+# -- schedules ---------------------------------------------------------------------------------------------------------
+
+
+def test_ranges_are_cut_between_concurrencies_and_merged() -> None:
+    mix = schedule.Mix(algorithm="EAGLE", settings=(), depths=((1, 6), (4, 6), (16, 2), (64, 0)))
+    assert mix.ranges == ((1, 8, 6), (9, 32, 2), (33, schedule.LAST, 0))
+    assert json.loads(mix.text("vllm")) == [[1, 8, 6], [9, 32, 2], [33, 1024, 0]]
+    assert json.loads(mix.text("sglang")) == {"1": {"candidate_steps": [6]}, "9": {"candidate_steps": [2]}, "33": {"candidate_steps": [0]}}
+    assert mix.text("llamacpp") == ""
+    assert mix.candidate("sglang") is None
+    candidate = mix.candidate("vllm")
+    assert candidate is not None
+    assert candidate.depth == 6
+    assert schedule.scheduled(candidate) == mix.text("vllm")
+
+
+ROWS = {OFF: (100.0, 300.0, 800.0), eagle(2): (130.0, 390.0, 1000.0), eagle(6): (190.0, 420.0, 700.0)}
+
+
+def scheduled_surface(gain: float, engine: str = "vllm") -> Surface:
+    at = surface(ROWS, engine=engine)
+    candidate = schedule.Mix(algorithm="EAGLE", settings=(), depths=((1, 6), (4, 6), (16, 2))).candidate("vllm")
+    assert candidate is not None
+    cells = {(candidate, level): x * gain for level, x in zip(LEVELS, (190.0, 420.0, 1000.0), strict=True)}
+    return rename(at, tok_s={**at.tok_s, **cells}, load_s=60.0)
+
+
+@pytest.mark.parametrize("gain", [1.0, 0.6])
+def test_a_schedule_is_measured_before_it_is_recommended(gain: float) -> None:
+    at = scheduled_surface(gain)
+    player, stop = campaign(at, noise=QUIET)
+    launched = [trial.candidate for trial in player.knowledge.trials if schedule.scheduled(trial.candidate)]
+    assert len(launched) == 1
+    assert "own schedule" in next(t.why for t in player.knowledge.trials if t.candidate == launched[0])
+    said = verdict(at, player.knowledge, stop=stop)
+    if gain == 1.0:
+        assert said.schedule == schedule.scheduled(launched[0])
+        assert said.overall == launched[0]
+    else:
+        assert said.schedule == ""
+        assert any("not shown to be better" in text for text in said.readings)
+
+
+def test_a_schedule_that_needs_a_file_is_named_but_not_claimed() -> None:
+    at = scheduled_surface(1.0, engine="sglang")
+    player, stop = campaign(at, noise=QUIET)
+    said = verdict(at, player.knowledge, stop=stop)
+    assert said.schedule == ""
+    assert any('"candidate_steps": [6]' in text and "was not measured" in text for text in said.not_shown)
+
+
+def test_winners_that_cannot_be_mixed_make_no_schedule() -> None:
+    gram = Candidate(algorithm="NGRAM", depth=8)
+    board = Board(played(surface(ROWS), (OFF, 2)), LEVELS, OFF)
+    one, four = LEVELS[0], LEVELS[1]
+    copy = Level(workload="copy", concurrency=1)
+    assert schedule.mix(board, {one: eagle(2), four: gram}) is None
+    assert schedule.mix(board, {one: OFF, four: OFF}) is None
+    assert schedule.mix(board, {one: eagle(2), four: eagle(2)}) is None
+    assert schedule.mix(board, {one: eagle(2), copy: eagle(6)}) is None
+    mixed = schedule.mix(board, {one: eagle(2), four: OFF})
+    assert mixed is not None
+    assert mixed.depths == ((1, 2), (4, 0))
+
+
+# -- the space ---------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_read_as_candidates() -> None:
+    axes = (Axis(algorithm="ngram-simple", depths=(8,), settings=(("ngram_n", "4"),)),)
+    assert space.parse("off") == OFF
+    assert space.parse("EAGLE 10 max_running_requests=20") == eagle(10, max_running_requests="20")
+    assert space.parse("ngram-simple 12", axes) == Candidate(algorithm="ngram-simple", depth=12, settings=(("ngram_n", "4"),))
+    with pytest.raises(ValueError, match="write 'off'"):
+        space.parse("deeper")
+
+
+def test_the_middle_depth() -> None:
+    assert space.middle((1, 2, 3, 5, 10), 10) == 3
+    assert space.middle((1, 2, 3, 4, 6, 8, 12, 16), 16) == 4
+    assert space.middle((1,), 1) is None
+
+
+def test_the_space_follows_what_was_asked_and_what_failed() -> None:
+    at = surface({OFF: (1, 1, 1), **{eagle(d): (1, 1, 1) for d in (1, 2, 4, 8)}})
+    known = Player(at, QUIET, 0).knowledge
+    grams = Axis(algorithm="NGRAM", depths=(8,), modelled=False)
+    axes = (*at.axes, grams)
+    assert [o.candidate.depth for o in space.options(known, axes, Tune(depths=(2, 8)))] == [2, 8, 8]
+    assert [o.candidate.algorithm for o in space.options(known, axes, Tune(algorithms=("NGRAM",)))] == ["NGRAM"]
+    dead = frozenset(eagle(d) for d in (2, 4, 8))
+    failed = played(rename(at, crashes=dead), (eagle(8), 1), (eagle(4), 1))
+    assert [o.candidate.depth for o in space.options(failed, at.axes, Tune())] == [1, 2]
+    thrice = played(rename(at, crashes=dead), (eagle(8), 1), (eagle(4), 1), (eagle(2), 1))
+    assert space.options(thrice, at.axes, Tune()) == ()
+    impossible = eagle(8, max_running_requests="20")
+    rows = (
+        FrontierRow(candidate=eagle(8), starts=False, feasible_as=impossible),
+        FrontierRow(candidate=impossible, starts=False),
+        FrontierRow(candidate=eagle(4), starts=None, reason="no formula for this version"),
+    )
+    left = space.options(msgspec.structs.replace(known, frontier=rows), at.axes, Tune())
+    assert [o.candidate.depth for o in left] == [1, 2, 4]
+    assert left[-1].risky
+    assert space.running(known, impossible) == 20
+
+
+def test_a_risky_deep_launch_says_so() -> None:
+    at = surface({OFF: (100, 300, 800), **{eagle(d): (100, 300, 800) for d in (1, 2, 4)}})
+    at = rename(at, frontier=(FrontierRow(candidate=eagle(4), starts=None, reason="no formula"),))
+    step = next_launch(played(at, (OFF, 4)), at.axes, Tune(), Measure(), at.levels, OFF)
+    assert isinstance(step, PlannedLaunch)
+    assert step.kind == "deep"
+    assert "not known" in step.why
+
+
+def test_time_between_trials_counts_when_the_clock_is_given() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    known = played(at, (OFF, 2))
+    tune = Tune(max_minutes=20)
+    assert isinstance(next_launch(known, at.axes, tune, Measure(), at.levels, OFF, now_s=200.0), PlannedLaunch)
+    late = next_launch(known, at.axes, tune, Measure(), at.levels, OFF, now_s=1190.0)
+    assert isinstance(late, Stop)
+    assert late.rule == "budget"
+
+
+# -- search without a model --------------------------------------------------------------------------------------------
+
+
+def trees() -> Surface:
+    axes = tuple(
+        Axis(algorithm="EAGLE", depths=(3, 4, 5, 6), settings=(("num_draft_tokens", n), ("topk", k)), modelled=False)
+        for k, n in (("2", "8"), ("4", "16"))
+    )
+    tok_s = {(OFF, level): 100.0 * level.concurrency for level in LEVELS}
+    for i, axis in enumerate(axes):
+        for candidate in axis.candidates():
+            for level in LEVELS:
+                tok_s[candidate, level] = 100.0 * level.concurrency * (1.4 - 0.08 * abs(candidate.depth - 4) - 0.1 * i)
+    return Surface(name="trees", axes=axes, levels=LEVELS, found=OFF, tok_s=tok_s, load_s=60.0)
+
+
+def test_many_points_without_a_model_are_searched_and_the_search_can_be_replayed() -> None:
+    if not search.available():
+        pytest.skip("optuna is not installed")
+    at = trees()
+    first, stop = campaign(at, noise=QUIET)
+    again, _ = campaign(at, noise=QUIET)
+    assert [t.candidate for t in first.knowledge.trials] == [t.candidate for t in again.knowledge.trials]
+    said = verdict(at, first.knowledge, stop=stop)
+    assert at.regret(said.overall, LEVELS[0]) < 0.07
+
+
+def test_the_search_asks_only_for_what_is_left() -> None:
+    if not search.available():
+        pytest.skip("optuna is not installed")
+    points = [c for axis in trees().axes for c in axis.candidates()]
+    told: dict[Candidate, float | None] = {}
+    while (wanted := search.ask(points, told, seed=3)) is not None:
+        assert wanted in points
+        assert wanted not in told
+        told[wanted] = None if wanted.depth == 6 else float(-abs(wanted.depth - 4))
+    assert len(told) == len(points)
+
+
+def test_a_block_seen_twice_in_the_journal_is_folded_in_order() -> None:
+    at = surface({OFF: (100, 300, 800)})
+    player = Player(at, QUIET, 0)
+    player.play(PlannedLaunch(candidate=OFF, why="", levels=LEVELS, blocks=1, seconds=0.0))
+    assert sum(isinstance(event, Measured) for event in player.events) == 3
+    assert fold(player.events) == player.knowledge
