@@ -185,6 +185,45 @@ def apply(
         sys.stdout.write(said.rstrip() + "\n")
 
 
+@app.command(epilog="Example: leadline report --html report.html")
+def report(
+    campaign: CampaignArg = None,
+    html: Annotated[Path | None, typer.Option(help="write the page to this file: one file, no network; - is stdout")] = None,
+    md: Annotated[Path | None, typer.Option(help="write Markdown to this file; - is stdout")] = None,
+    diff: Annotated[
+        str | None, typer.Option(metavar="OTHER", help="compare with another campaign: OTHER is before, CAMPAIGN is after")
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """The verdict and what it rests on, as text, or as a page to forward."""
+    from . import following
+
+    sys.stdout.write(following.report_on(campaign, html=html, md=md, other=diff, as_json=as_json))
+
+
+@app.command(epilog="Example: leadline watch")
+def watch(campaign: CampaignArg = None, as_json: JsonFlag = False) -> None:
+    """Follow a running campaign in this terminal; ends with it."""
+    from . import following
+
+    following.watch_one(campaign, as_json=as_json)
+
+
+@app.command(epilog="Example: leadline serve --port 8765")
+def serve(
+    campaign: CampaignArg = None,
+    host: Annotated[
+        str, typer.Option(help="address to listen on; anything but the loopback shows the report to your network")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="port to listen on; 0 takes a free one")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Follow a campaign in a browser: read-only, on this machine unless told otherwise."""
+    from . import following
+
+    following.serve_one(campaign, host=host, port=port, as_json=as_json)
+
+
 def _print_report(known: Any, as_json: bool) -> None:
     from . import report
 

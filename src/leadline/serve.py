@@ -11,7 +11,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -22,31 +22,39 @@ from rich.live import Live
 from . import journal, live, report
 from .errors import LeadlineError
 from .journal import Journal
+from .records import Progress
 from .state import Knowledge
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
-def watch(folder: Path, console: Console, *, every_s: float = 0.5, now: Callable[[], float] = time.time) -> Knowledge:
-    """Show a campaign until it is concluded or its writer is gone; on a terminal as a live view, elsewhere one line a change.
+def follow(folder: Path, *, every_s: float = 0.5, now: Callable[[], float] = time.time) -> Iterator[tuple[Knowledge, Progress]]:
+    """What is known and what happens, again and again, until the campaign is concluded or its writer is gone.
 
-    Raises what :class:`~leadline.journal.Journal` raises. Returns what was known last.
+    Raises what :class:`~leadline.journal.Journal` raises.
     """
-    with Journal(folder, write=False) as book, Live(console=console, auto_refresh=False, transient=True) as shown:
-        last = ""
+    with Journal(folder, write=False) as book:
         while True:
             # the writer is looked at first: what it wrote before it went is then surely read
             alive = journal.writer_alive(folder)
             known = book.refresh()
-            progress = live.progress_of(known, now(), alive)
+            yield known, live.progress_of(known, now(), alive)
+            if known.verdict is not None or not alive:
+                return
+            time.sleep(every_s)
+
+
+def watch(folder: Path, console: Console, *, every_s: float = 0.5, now: Callable[[], float] = time.time) -> Knowledge:
+    """Show a campaign until :func:`follow` ends: on a terminal as a live view, elsewhere one line a change. Returns what was known last."""
+    last, known = "", Knowledge()
+    with Live(console=console, auto_refresh=False, transient=True) as shown:
+        for known, progress in follow(folder, every_s=every_s, now=now):
             if console.is_terminal:
                 shown.update(live.view(known, progress), refresh=True)
             elif (said := live.line(known, progress)) != last:
                 console.print(said, markup=False, highlight=False, soft_wrap=True)
                 last = said
-            if known.verdict is not None or not alive:
-                return known
-            time.sleep(every_s)
+    return known
 
 
 class Follower(http.server.ThreadingHTTPServer):
@@ -60,12 +68,12 @@ class Follower(http.server.ThreadingHTTPServer):
         with Journal(folder, write=False) as book:  # a damaged or missing journal is told now, not to the browser
             self.known = book.knowledge
         self.failure = ""
+        self.closed = threading.Event()
+        self._reader = threading.Thread(target=self._read, name="journal reader", daemon=True)
         if ":" in host:
             self.address_family = socket.AF_INET6
         super().__init__((host, port), _Handler)
         self.names = {host, *(LOOPBACK if host in LOOPBACK else ())}
-        self.closed = threading.Event()
-        self._reader = threading.Thread(target=self._read, name="journal reader", daemon=True)
         self._reader.start()
 
     def _read(self) -> None:
@@ -81,7 +89,8 @@ class Follower(http.server.ThreadingHTTPServer):
     def server_close(self) -> None:
         self.closed.set()
         super().server_close()
-        self._reader.join(timeout=5)
+        if self._reader.is_alive():
+            self._reader.join(timeout=5)
 
     @property
     def url(self) -> str:
