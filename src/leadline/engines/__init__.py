@@ -110,11 +110,13 @@ class Engine(Protocol):
 
 def engines() -> tuple[Engine, ...]:
     """Every adapter, most specific first."""
+    from .fake import FakeEngine
     from .llamacpp import LlamaCpp
     from .sglang import SGLang
     from .vllm import VLLM
 
     found: list[Engine] = [  # one line an adapter, alphabetical
+        FakeEngine(),
         LlamaCpp(),
         SGLang(),
         VLLM(),
