@@ -38,6 +38,8 @@ def line(known: Knowledge, progress: Progress) -> str:
     said = _phase(progress)
     best = _best(known)
     done, planned = launches(known, progress)
+    if progress.phase == "load":  # its message counts seconds: a line of its own for each would say nothing new
+        said = f"{progress.candidate.label}: load" if progress.candidate is not None else "load"
     return f"launch {min(done + 1, planned)} of about {planned}: {said}" + (f"; best so far {best}" if best else "")
 
 

@@ -360,7 +360,7 @@ def timeline(document: Document) -> Markup:
         made.append(f'<line class="grid" x1="{x}" x2="{x}" y1="{frame.top:g}" y2="{foot:g}"/>')
         made.append(f'<text class="tick" x="{x}" y="{foot + 16:g}" text-anchor="middle">{words.duration(value)}</text>')
     for index, row in enumerate(rows):
-        made.append(_bar(frame, row, frame.top + row_px * index, row_px, end_s))
+        made.append(_bar(frame, row, frame.top + row_px * index, row_px, end_s, down=not document.own_process))
     return _svg(frame, "Timeline of the campaign", made, "wide")
 
 
@@ -375,7 +375,7 @@ def _minutes(end_s: float) -> list[float]:
     return [float(value) for value in range(0, int(end_s) + 1, step)]
 
 
-def _bar(frame: Frame, row: TrialRow, y: float, height: float, end_s: float) -> str:
+def _bar(frame: Frame, row: TrialRow, y: float, height: float, end_s: float, down: bool) -> str:
     start, thick = frame.at_x(row.start_s), height - 6 if height > 12 else height - 2
     end = frame.at_x(row.end_s if row.end_s is not None else end_s)
     ready = frame.at_x(row.ready_s) if row.ready_s is not None else end
@@ -383,7 +383,7 @@ def _bar(frame: Frame, row: TrialRow, y: float, height: float, end_s: float) -> 
     made = [f'<rect class="load" x="{start}" y="{top:.1f}" width="{max(ready - start, 1):.1f}" height="{thick:.1f}"/>']
     if row.ready_s is not None:
         made.append(f'<rect class="measure" x="{ready}" y="{top:.1f}" width="{max(end - ready, 1):.1f}" height="{thick:.1f}"/>')
-    if row.down_s:
+    if row.down_s and down:
         foot = frame.at_x(min(row.start_s + row.down_s, end_s)) - start
         made.append(
             f'<rect class="down" x="{start}" y="{top + thick:.1f}" width="{max(foot, 1):.1f}" height="{max(height - thick - 2, 1.5):.1f}"/>'
@@ -395,8 +395,8 @@ def _bar(frame: Frame, row: TrialRow, y: float, height: float, end_s: float) -> 
             f'<text class="row" x="{frame.left - 10:g}" y="{y + height / 2 + 4:.1f}" text-anchor="end">{escape(_short(f"{row.number} {row.label}", 36))}</text>'
         )
     spent = f", loaded in {words.duration(row.load_s)}" if row.load_s is not None else ""
-    down = f", service down {words.duration(row.down_s)}" if row.down_s is not None else ""
-    label = f"trial {row.number}: {row.label}, {row.kind}, {row.outcome}{spent}{down}"
+    gone = f", service down {words.duration(row.down_s)}" if row.down_s is not None and down else ""
+    label = f"trial {row.number}: {row.label}, {row.kind}, {row.outcome}{spent}{gone}"
     return f'<a class="pt trial {row.outcome.replace(" ", "-")}" href="#trial-{row.number}" tabindex="-1" aria-label="{escape(label)}">{"".join(made)}</a>'
 
 

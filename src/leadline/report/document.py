@@ -99,6 +99,8 @@ class Document(Record, frozen=True):
     writer: str
     campaign_id: str
     target: str
+    own_process: bool
+    """The target is a process of leadline's own: no service was ever down."""
     began_at_s: float
     status: str
     """``concluded``, ``running`` (as far as the journal tells) or ``empty``."""
@@ -170,6 +172,7 @@ def document(known: Knowledge) -> Document:
         writer=f"leadline {__version__}",
         campaign_id=began.campaign_id if began else "",
         target=mask(began.target) if began else "",
+        own_process=bool(began and began.target.startswith("process:")),
         began_at_s=start_s,
         status="concluded" if verdict else ("running" if began else "empty"),
         sentence=verdict.sentence if verdict else _no_verdict(known),

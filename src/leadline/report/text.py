@@ -175,6 +175,8 @@ def _failed(trial: FailedTrial) -> RenderableType:
     if trial.log:
         lines.append(("whole log", trial.log))
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in lines:
         table.add_row(f"    {name}", Text(value))
     return Group(Padding(Text(head), (0, 0, 0, 2)), table)
@@ -182,6 +184,8 @@ def _failed(trial: FailedTrial) -> RenderableType:
 
 def _conditions(document: Document) -> Table:
     table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in conditions(document):
         table.add_row(f"  {name}", value)
     return table
@@ -194,7 +198,7 @@ def conditions(document: Document) -> list[tuple[str, str]]:
     if held is not None:
         pairs += [("engine", " ".join(filter(None, [held.engine, held.version]))), ("model", held.model), ("host", held.host)]
         pairs += [("hardware", held.hardware), ("workloads", held.workloads), ("client", held.client)]
-    pairs += [(name, value) for name, value in document.settings]
+    pairs += [(name, value) for name, value in document.settings if shapes_figures(name, value)]
     if document.noise_floor is not None:
         floor = document.noise_floor
         pairs.append(("noise floor", f"{words.beyond_one(floor)} (n = {floor.n}; {floor.method}); a plain relaunch differs by as much"))
@@ -203,9 +207,17 @@ def conditions(document: Document) -> list[tuple[str, str]]:
     if document.stop is not None:
         pairs.append(("stopped", f"{document.stop.rule}: {document.stop.why}"))
     spent = f"{document.launches} launches, {document.blocks} blocks, {words.duration(document.elapsed_s)}"
-    pairs.append(("spent", f"{spent}, of which the service was down {words.duration(document.down_s)}"))
+    down = "no service was down: the server was leadline's own process"
+    pairs.append(
+        ("spent", f"{spent}; {down if document.own_process else f'the service was down for {words.duration(document.down_s)} of it'}")
+    )
     pairs.append(("intervals", "gains from the same prompts, launch noise included, wide enough for all comparisons of a level at once"))
     return [(name, value) for name, value in pairs if value]
+
+
+def shapes_figures(name: str, value: str) -> bool:
+    """Whether a setting belongs beside the figures; those of deploying and waiting, and those left empty, stand in the JSON only."""
+    return not name.startswith(("deploy.", "ready.")) and value not in ("", "None", "()")
 
 
 def _command(document: Document) -> list[RenderableType]:
