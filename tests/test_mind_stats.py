@@ -156,8 +156,8 @@ def test_required_n_falls_with_the_effect_and_gives_up_where_launches_differ_mor
 
 def test_drift_of_the_host_is_seen() -> None:
     start, end = cell(FOUR, 100, 110, 90, 100), cell(FOUR, 90, 99, 81, 90, launch=9)
-    assert stats.drift(start, end).high < 1.0
-    assert not stats.drift(start, cell(FOUR, 101, 110, 90, 100, launch=9)).excludes_one
+    assert stats.drift(start, end).interval().high < 1.0
+    assert not stats.drift(start, cell(FOUR, 101, 110, 90, 100, launch=9)).interval().excludes_one
 
 
 def test_a_mix_of_levels_weighs_gains() -> None:

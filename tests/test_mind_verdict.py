@@ -182,6 +182,17 @@ def test_nothing_measured_and_half_measured() -> None:
     assert said.overall == OFF
 
 
+def test_a_service_that_does_not_start_as_found_is_not_kept() -> None:
+    three = eagle(3)
+    at = rename(surface({OFF: (100, 300, 800), three: (1, 1, 1), eagle(2): (140, 420, 1100)}, found=three), crashes=frozenset({three}))
+    player, stop = campaign(at, noise=QUIET)
+    said = verdict(at, player.knowledge, stop=stop)
+    assert said.change
+    assert said.overall == eagle(2)
+    assert "did not serve" in said.sentence
+    assert any("failed and not tried again: EAGLE 3" in text for text in said.not_shown)
+
+
 def test_what_stays_open_is_said() -> None:
     eight, six = eagle(8), eagle(6)
     at = surface({OFF: (100, 300, 800), eagle(2): (140, 400, 1000), eagle(4): (160, 480, 1280), six: (1, 1, 1), eight: (1, 1, 1)})

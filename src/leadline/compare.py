@@ -11,6 +11,9 @@ from .records import Acceptance, BlockResult, Candidate, Interval, Level, Outcom
 from .space import off_of, running
 from .state import Knowledge
 
+LOOKS = 2
+"""A campaign looks again after every launch and may stop at any of them; claims are widened as if each were made this often."""
+
 
 class Board:
     """Measured cells of a campaign with the noise of its host, computed once for a decision."""

@@ -98,11 +98,6 @@ def closed_loop(clients: int, running: int | None) -> Waiting:
     return Waiting(batch=slots, waits=(clients - slots) / slots)
 
 
-def utilisation(rate_rps: float, tokens: float, peak_tok_s: float) -> float:
-    """Share of the peak that an open loop asks for; at 1 and above the queue grows without bound."""
-    return rate_rps * tokens / peak_tok_s
-
-
 class Roofline(Record, frozen=True):
     """A round against the memory's bandwidth."""
 

@@ -14,8 +14,8 @@ from typing import TypeAlias
 
 import msgspec
 
-from . import schedule, search, space
-from .compare import Board
+from . import schedule, search, space, stats
+from .compare import LOOKS, Board
 from .config import Measure, Tune
 from .engines import Axis
 from .predict import Forecast
@@ -30,9 +30,9 @@ BLOCK_GUESS_S = 6.0
 """Seconds of one block at one level before one was seen."""
 DEAR_S = 30.0
 """A load longer than this dominates: such a launch plays every level."""
-WORTH, WORTH_DEAR = 0.1, 0.3
+WORTH, WORTH_DEAR = 0.1, 0.2
 """Least expected gain, averaged over the levels and in units of ``tie``, for which something is launched at all."""
-WORTH_SOMEWHERE = 0.75
+WORTH_SOMEWHERE = 0.5
 """... or at a single level."""
 SEARCH_FROM = 6
 """With this many points left that no model covers, Optuna chooses among them."""
@@ -246,7 +246,7 @@ class _Desk:
 
     def comparisons(self, level: Level) -> int:
         """Claims that may be made at once: every candidate of the level, at every level."""
-        return max(1, len(self.board.measured(level)) - 1) * len(self.levels)
+        return LOOKS * max(1, len(self.board.measured(level)) - 1) * len(self.levels)
 
     def shown(self, candidate: Candidate, level: Level) -> bool | None:
         """Whether it differs from the configuration as found, whatever else was looked at; None when they do not pair."""
@@ -367,6 +367,7 @@ def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
         most = max((desk.hope(option, level) for level in played), default=0.0)
         if gain < desk.tune.tie * (WORTH_DEAR if desk.dear else WORTH) and most < desk.tune.tie * WORTH_SOMEWHERE:
             continue
+        gain /= 1 + _nearer(desk, option)
         launch = desk.launch(option.candidate, "explore", "", levels=played)
         ranked.append((gain / launch.seconds, gain, option, levels, launch))
     ranked.sort(key=lambda row: (-row[0], row[2].candidate))
@@ -378,6 +379,17 @@ def _contest(desk: _Desk) -> Iterator[PlannedLaunch]:
         else:
             why = f"may still win at {', '.join(level.label for level in levels)}; worth {gain:.1%} on average, more than anything else a second"
             yield msgspec.structs.replace(launch, why=why)
+
+
+def _nearer(desk: _Desk, option: Option) -> int:
+    """Unmeasured depths between the option and the measured ones when it lies outside them: the nearer tells more of the way there."""
+    mine = desk.of_axis(option.axis)
+    measured = [o.candidate.depth for o in mine if o.candidate in desk.board.candidates]
+    depth = option.candidate.depth
+    if not measured or min(measured) <= depth <= max(measured):
+        return 0
+    edge = min(measured, key=lambda d: abs(d - depth))
+    return sum(min(edge, depth) < o.candidate.depth < max(edge, depth) for o in mine)
 
 
 def _searched(desk: _Desk, ranked: list[_Ranked]) -> list[_Ranked]:
@@ -422,11 +434,24 @@ def _confirm(desk: _Desk) -> Iterator[PlannedLaunch]:
             again = [level for level in levels if _launches_at(desk, candidate, level) < most]
             if again:
                 text = why.format(at=", ".join(level.label for level in again))
-                yield desk.launch(candidate, "confirm", text, levels=again, blocks=desk.measure.confirm_blocks)
+                yield desk.launch(candidate, "confirm", text, levels=again, blocks=_enough_blocks(desk, candidate, again))
     behind = [level for levels in unsure.values() for level in levels if _launches_at(desk, desk.found, level) < REPEATS + (not desk.dear)]
     if behind:
         text = f"the winner at {', '.join(level.label for level in behind)} is not shown yet: the side it is compared with, once more"
-        yield desk.launch(desk.found, "confirm", text, levels=behind, blocks=desk.measure.confirm_blocks)
+        most = max(_enough_blocks(desk, candidate, levels) for candidate, levels in unsure.items())
+        yield desk.launch(desk.found, "confirm", text, levels=behind, blocks=most)
+
+
+def _enough_blocks(desk: _Desk, candidate: Candidate, levels: Sequence[Level]) -> int:
+    """Blocks that would show the gains seen so far, at least those of a confirmation."""
+    needed = [desk.measure.confirm_blocks]
+    for level in levels:
+        versus = desk.board.contrast(candidate, desk.found, level)
+        if versus is not None and versus.by == "block" and not desk.shown(candidate, level):
+            confidence = 1 - (1 - desk.tune.confidence) / desk.comparisons(level)
+            n = stats.required_n(math.exp(versus.mean), unit_sd=versus.unit_sd, launch=desk.board.launch, confidence=confidence)
+            needed.append(n if n is not None else desk.measure.confirm_blocks)
+    return max(needed)
 
 
 def _launches_at(desk: _Desk, candidate: Candidate, level: Level) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from . import cost, objective, schedule, stats
-from .compare import Board
+from .compare import LOOKS, Board
 from .config import Tune
 from .engines import Axis
 from .predict import Forecast
@@ -74,7 +74,7 @@ def _point(board: Board, level: Level, tune: Tune) -> OperatingPoint:
     value = {c: board.log_tok_s(c, level) or 0.0 for c in here}
     best = max(here, key=lambda c: (value[c], c == board.found, -c.depth))
     # every candidate at every level might have been the one we speak of
-    looks = max(1, len(here) - 1) * len(board.levels)
+    looks = LOOKS * max(1, len(here) - 1) * len(board.levels)
     chosen, resolved, why = _choose(board, level, tune, value, best, looks)
     tied = tuple(c for c in here if c != chosen and _tied(board, c, chosen, level, tune, len(here) - 1))
     return OperatingPoint(
@@ -110,7 +110,11 @@ def _choose(
     gain = versus.interval(tune.confidence, looks)
     if gain.low <= 1.0:
         open_ = gain.high >= 1 + tune.min_gain
-        return found, not open_, f"no difference shown: best other is {best.label} at {_times(gain)}"
+        return (
+            found,
+            not open_,
+            f"no difference shown: best other is {best.label} at {_times(gain)}{_needed(versus, tune) if open_ else ''}",
+        )
     if gain.value < 1 + tune.min_gain:
         return found, True, f"{best.label} gains {gain.value - 1:.1%}, less than the {tune.min_gain:.0%} asked for"
     over_off = board.contrast(best, off, level) if off != found else None
@@ -126,6 +130,14 @@ def _choose(
     if smallest != best and final is not None and final.interval(tune.confidence, looks).low > 1.0:
         return smallest, True, f"within {tune.tie:.0%} of {best.label} at a smaller depth"
     return best, True, "best measured"
+
+
+def _needed(versus: stats.Contrast, tune: Tune) -> str:
+    """How many blocks would show a gain of ``min_gain`` at this noise."""
+    n = stats.required_n(1 + tune.min_gain, unit_sd=versus.unit_sd, confidence=tune.confidence)
+    if n is None:
+        return f"; launches differ by more than {tune.min_gain:.0%}, so only more launches could show it"
+    return f"; about {n} paired {versus.by}s would show a gain of {tune.min_gain:.0%}"
 
 
 def _tied(board: Board, candidate: Candidate, chosen: Candidate, level: Level, tune: Tune, comparisons: int) -> bool:
@@ -160,12 +172,17 @@ def _settled(point: OperatingPoint, forecast: Forecast, tune: Tune) -> Operating
 def _overall(board: Board, tune: Tune, levels: Sequence[Level]) -> tuple[Candidate, stats.Contrast | None, tuple[str, ...]]:
     """(one candidate for the objective, its contrast with the configuration as found, what could not be compared)."""
     weights = objective.weights(tune, levels)
+    served = board.candidates
+    # a configuration as found that does not serve cannot be kept: then off, or whatever serves
+    base = board.found
+    if base in board.knowledge.refused and served:
+        base = board.off if board.off in served else served[0]
     scores: dict[Candidate, stats.Contrast] = {}
     partial = []
     for candidate in board.candidates:
-        parts = [(w, versus) for level, w in weights if (versus := board.contrast(candidate, board.found, level)) is not None]
-        if candidate == board.found:
+        if candidate == base:
             continue
+        parts = [(w, versus) for level, w in weights if (versus := board.contrast(candidate, base, level)) is not None]
         if len(parts) == len(weights):
             scores[candidate] = stats.combined(parts)
         else:
@@ -174,12 +191,12 @@ def _overall(board: Board, tune: Tune, levels: Sequence[Level]) -> tuple[Candida
         (f"over all levels of the objective: {', '.join(partial)} (not measured at all of them)",) if partial and len(weights) > 1 else ()
     )
     if not scores:
-        return board.found, None, missing
+        return base, None, missing
     best = max(scores, key=lambda c: (scores[c].mean, -c.depth))
     near = [c for c in scores if scores[c].mean >= scores[best].mean - math.log1p(tune.tie)]
-    gain = scores[best].interval(tune.confidence, len(scores))
+    gain = scores[best].interval(tune.confidence, LOOKS * len(scores))
     if gain.low <= 1.0 or gain.value < 1 + tune.min_gain:
-        return board.found, None, missing
+        return base, None, missing
     chosen = min(near, key=lambda c: (c.depth, c))
     if scores[chosen].interval(tune.confidence, len(scores)).low <= 1.0:
         chosen = best
@@ -200,7 +217,9 @@ def _sentence(points: Sequence[OperatingPoint], overall: Candidate, gain: stats.
     kept = [point.level.label for point in points if point.candidate == found]
     text = f"Use {'; '.join(parts)}" if parts else ""
     text += f"; keep {found.label} for {', '.join(kept)}" if kept and parts else ""
-    if overall != found and gain is not None:
+    if overall != found and all(point.gain_vs_found is None for point in points):
+        one = f"One configuration for {tune.objective}: {overall.label}; {found.label} as found did not serve, so no gain over it is known."
+    elif overall != found and gain is not None:
         one = f"One configuration for {tune.objective}: {overall.label}, {_times(gain.interval(tune.confidence))} against {found.label} as found."
     else:
         one = (
@@ -279,7 +298,7 @@ def _drift(board: Board, confidence: float) -> tuple[tuple[str, ...], tuple[str,
         first = [pair for pair in cell if pair[0] == launches[0]]
         last = [pair for pair in cell if pair[0] == launches[-1]]
         if {b.block for _, b in first} & {b.block for _, b in last}:
-            shifts.append(stats.contrast([(1, b) for _, b in last], [(0, b) for _, b in first]))
+            shifts.append(stats.drift(first, last))
     if not shifts:
         return ("drift of the host and the noise of a launch: the configuration as found was measured in one launch only",), ()
     whole = stats.combined([(1.0, shift) for shift in shifts]).interval(confidence)

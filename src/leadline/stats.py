@@ -224,11 +224,12 @@ def expected_excess(mean: float, sd: float) -> float:
     return mean * float(special.ndtr(z)) + sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
-def drift(
-    first: Sequence[Measurement], last: Sequence[Measurement], *, confidence: float = 0.90, launch: Spread = LAUNCH_PRIOR
-) -> Interval:
-    """The same candidate at the end over itself at the start; an interval that excludes 1.0 means that the host has changed."""
-    return contrast(last, first, launch=launch).interval(confidence)
+def drift(first: Sequence[Measurement], last: Sequence[Measurement], *, launch: Spread = LAUNCH_PRIOR) -> Contrast:
+    """The same candidate at the end over itself at the start; an interval that excludes 1.0 means that the host has changed.
+
+    The launch noise is the prior, not what was measured: that came from the same two launches and would hide any drift.
+    """
+    return contrast(last, first, launch=launch)
 
 
 def combined(parts: Sequence[tuple[float, Contrast]]) -> Contrast:
