@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 
@@ -103,12 +104,28 @@ class Run(msgspec.Struct):
 
 
 def mark_of(line: Line) -> Mark | None:
-    if line.channel != ENGINE or not _HINT.search(line.text):
+    if line.channel != ENGINE:
         return None
-    for stage, engine, pattern in _COMPILED:
-        if pattern.search(line.text):
-            return Mark(stage=stage, engine=engine, line=line)
-    return None
+    if line.dull == "request":
+        return Mark(stage=SERVING, engine="", line=line) if "POST /" in line.text else None
+    if line.dull == "load":
+        return _load(line)
+    found = _stage(line.text)
+    return Mark(stage=found[0], engine=found[1], line=line) if found else None
+
+
+@functools.lru_cache(maxsize=8192)
+def _stage(text: str) -> tuple[int, str] | None:
+    if not _HINT.search(text):
+        return None
+    return next(((stage, engine) for stage, engine, pattern in _COMPILED if pattern.search(text)), None)
+
+
+def _load(line: Line) -> Mark | None:
+    """A line of figures; one in which no token came is no progress."""
+    if "throughput: 0.0 tokens/s, Running" in line.text and "Running: 0 reqs" not in line.text:
+        return None
+    return Mark(stage=SERVING, engine="sglang" if "batch" in line.text[:14] else "vllm", line=line)
 
 
 def runs(lines: Sequence[Line], ends: Sequence[int]) -> list[Run]:
@@ -121,7 +138,7 @@ def runs(lines: Sequence[Line], ends: Sequence[int]) -> list[Run]:
     for line in lines:
         while next_end is not None and next_end < line.index:
             ended, next_end = True, next(pending, None)
-        starts = (line.channel == ENGINE and bool(_RUN_STARTS.search(line.text))) or (
+        starts = not line.dull and (line.channel == ENGINE and bool(_RUN_STARTS.search(line.text))) or (
             line.channel == SYSTEMD and bool(_UNIT_STARTS.search(line.text))
         )
         if starts and ended and line.index > current.first:

@@ -33,6 +33,9 @@ class Line(msgspec.Struct):
     time_s: float | None = None
     clock: str = ""
     section: str = ""
+    dull: str = ""
+    """Not empty for the periodic lines of a serving engine, which make up nearly all of a long log and never say a cause:
+    ``load`` (figures of the running load) or ``request`` (a request that was answered with 2xx)."""
 
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07]*(?:\x07|\x1b\\)|[@-Z\\-_])")
@@ -87,6 +90,11 @@ _KERNEL_TEXT = re.compile(
 )
 
 
+MOST_CHARACTERS = 8192
+"""Longer lines are cut: no message that decides is longer, and no pattern then meets a line of megabytes."""
+_SWALLOWED = re.compile(r"(?<=\])(?=\[\d{4}-\d\d-\d\d \d\d:\d\d:\d\d[^\]]*\] )")
+
+
 def split_sections(source: Source) -> Iterator[tuple[str, str, int]]:
     """``(section name, line, number)``; a header line itself belongs to no section and is left out."""
     section = source.name
@@ -95,7 +103,11 @@ def split_sections(source: Source) -> Iterator[tuple[str, str, int]]:
         if header:
             section = header.group(1).strip()
             continue
-        yield section, line, source.first_line + offset
+        # a progress bar overwrites itself and swallows the next message: the last states are kept, and what follows is a line of its own
+        pieces = [piece for piece in line.split("\r") if piece.strip()][-3:] or [""] if "\r" in line else [line]
+        for piece in pieces:
+            for part in _SWALLOWED.split(piece) if len(piece) > 60 and "it/s]" in piece else [piece]:
+                yield section, part[:MOST_CHARACTERS], source.first_line + offset
 
 
 def channel_of(section: str, base: str) -> str:
@@ -184,33 +196,66 @@ def _by_ident(ident: str, default: str) -> str:
     return KERNEL if ident == "kernel" else default
 
 
+def _first(character: str) -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """The prefixes that can begin with a character: a line then meets two or three patterns instead of all."""
+    if character == "[":
+        names: tuple[str, ...] = ("sglang", "dmesg", "dmesgdate", "rank", "glog", "trt", "trtmod")
+    elif character == "(":
+        names = ("vllmproc",)
+    elif character == "<":
+        names = ("dmesg",)
+    elif character.isdigit():
+        names = ("cri", "journal", "iso", "hms", "llama")
+    elif character.isalpha():
+        names = ("container", "journal", "vllm", "glogplain", "uvicorn", "pylog")
+    else:
+        names = ()
+    return tuple((name, pattern) for name, pattern in _PREFIXES if name in names)
+
+
+_BY_FIRST = {chr(code): _first(chr(code)) for code in range(33, 127)}
+
+
+_LOAD = ("Decode batch", "Prefill batch", "Engine 0", "Avg prompt throughput", "SpecDecoding metrics")
+
+
+def _dull(text: str) -> str:
+    if text.startswith(_LOAD):
+        return "load"
+    return "request" if 'HTTP/1.1" 2' in text and ("POST /" in text or "GET /" in text) and " - \"" in text else ""
+
+
 def _strip(line: Line) -> None:
     """Take the prefixes off ``line.text``; at most six, so that no pathological line costs more."""
     for _ in range(6):
-        for name, pattern in _PREFIXES:
+        for name, pattern in _BY_FIRST.get(line.text[:1], ()):
+            if name == "container" and (line.stream or "|" not in line.text[:64]):
+                continue
             match = pattern.match(line.text)
             if not match or match.end() == 0:
                 continue
-            if name == "container" and line.stream:
-                continue
-            fields = match.groupdict()
-            stream = (fields.get("stream") or "").strip()
-            if stream:
-                line.stream = f"{line.stream}/{stream}" if line.stream else stream
-            if fields.get("ident"):
-                line.ident = str(fields["ident"])
-                line.channel = _by_ident(line.ident, ENGINE)
-                if line.channel == ENGINE and fields.get("pid"):
-                    line.stream = f"{line.ident}[{fields['pid']}]"
-            line.level = fields.get("level") or line.level
-            if line.time_s is None or name in ("sglang", "vllm", "glog"):
-                time_s, clock = _time(fields)
-                if time_s is not None:
-                    line.time_s, line.clock = time_s, clock
-            line.text = line.text[match.end() :]
+            _take(line, name, match)
             break
         else:
             return
+
+
+def _take(line: Line, name: str, match: re.Match[str]) -> None:
+    fields = match.groupdict()
+    stream = (fields.get("stream") or "").strip()
+    if stream:
+        line.stream = f"{line.stream}/{stream}" if line.stream else stream
+    if fields.get("ident"):
+        line.ident = str(fields["ident"])
+        line.channel = _by_ident(line.ident, ENGINE)
+        if line.channel == ENGINE and fields.get("pid"):
+            line.stream = f"{line.ident}[{fields['pid']}]"
+    line.level = fields.get("level") or line.level
+    if line.time_s is None or name in ("sglang", "vllm", "glog"):
+        time_s, clock = _time(fields)
+        if time_s is not None:
+            line.time_s, line.clock = time_s, clock
+    line.text = line.text[match.end() :]
 
 
 def parse(sources: Sequence[Source]) -> list[Line]:
@@ -218,10 +263,8 @@ def parse(sources: Sequence[Source]) -> list[Line]:
     lines: list[Line] = []
     for source in sources:
         unitish = _looks_like_unit(source)
-        base = source.name.lower()
-        default = UNIT if unitish else channel_of(source.name, base if base not in ("unit", "kernel", "journal") else "")
-        if default == FACT and not HEADER.search(source.text) and source.name in ("log", "stdin", "text"):
-            default = ENGINE
+        kind = source.name.partition(":")[0]
+        default = UNIT if unitish else ENGINE if kind in ("log", "stdin", "text") else channel_of(kind, "")
         carried = ""
         for section, raw, number in split_sections(source):
             raw = _CONTROL.sub("", _ANSI.sub("", raw.rstrip("\r"))) if raw.isprintable() is False else raw
@@ -242,6 +285,7 @@ def parse(sources: Sequence[Source]) -> list[Line]:
             if entry is not None:
                 _from_json(line, entry)
             _strip(line)
+            line.dull = _dull(line.text)
             if line.channel == SYSTEMD and channel == SYSTEMD and not line.ident:
                 line.channel = _by_content(line.text)
             if line.channel == ENGINE and _KERNEL_TEXT.match(line.text):

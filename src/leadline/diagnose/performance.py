@@ -93,7 +93,7 @@ def verdict(reading: Reading) -> list[Finding]:
 
 
 def _inactive(reading: Reading, wanted: set[str]) -> Finding | None:
-    said = [line for line in reading.lines if _INACTIVE.search(line.text)]
+    said = [line for line in reading.telling if _INACTIVE.search(line.text)]
     served = [s for s in reading.samples if s.tok_s]
     drafts = [s for s in reading.samples if s.accept_length is not None or s.accept_rate is not None]
     if drafts:
@@ -148,7 +148,7 @@ def _output(reading: Reading, wanted: set[str]) -> Finding | None:
 
 def _figure(reading: Reading, pattern: str) -> tuple[float, Line] | None:
     compiled = re.compile(pattern)
-    for line in reading.lines:
+    for line in reading.telling:
         match = compiled.search(line.text)
         if match:
             return float(match.group(1).replace(",", "")), line
@@ -156,7 +156,7 @@ def _figure(reading: Reading, pattern: str) -> tuple[float, Line] | None:
 
 
 def _misread(reading: Reading, wanted: set[str]) -> Finding | None:
-    bench = [line for line in reading.lines if _BENCH.search(line.text)]
+    bench = [line for line in reading.telling if _BENCH.search(line.text)]
     if not bench and "metric" not in wanted:
         return None
     tpot, itl = _figure(reading, r"Mean TPOT \(ms\):\s+([\d.,]+)"), _figure(reading, r"Mean ITL \(ms\):\s+([\d.,]+)")
@@ -216,8 +216,8 @@ def _acceptance(reading: Reading, wanted: set[str]) -> Finding | None:
 
 
 def _capacity(reading: Reading, wanted: set[str]) -> Finding | None:
-    clamped = [line for line in reading.lines if _CLAMPED.search(line.text)]
-    capacity = [line for line in reading.lines if _CAPACITY_LINE.search(line.text)]
+    clamped = [line for line in reading.telling if _CLAMPED.search(line.text)]
+    capacity = [line for line in reading.telling if _CAPACITY_LINE.search(line.text)]
     pinned = _pinned(reading)
     asked = "capacity" in wanted
     if not (asked or (pinned and not wanted)):
@@ -278,7 +278,7 @@ def _healthy(reading: Reading, wanted: set[str]) -> list[Finding]:
     run = reading.run
     ready, serving = run.last_mark(life.READY), run.last_mark(life.SERVING)
     shown = [line for line in (ready, serving) if line is not None]
-    retract = [line for line in reading.lines if _RETRACT.search(line.text)]
+    retract = [line for line in reading.telling if _RETRACT.search(line.text)]
     if retract and serving is not None:
         ok = next((line for line in reversed(reading.lines) if '" 200' in line.text), serving)
         return [

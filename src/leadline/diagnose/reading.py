@@ -37,6 +37,8 @@ class Sign(msgspec.Struct):
 class Reading(msgspec.Struct):
     evidence: Evidence
     lines: list[Line]
+    telling: list[Line]
+    """The lines that are not dull, for everything that looks for words."""
     engine: str | None
     runs: list[life.Run]
     run: life.Run
@@ -86,11 +88,12 @@ def before(a: Line, b: Line) -> bool:
 
 def read(evidence: Evidence) -> Reading:
     parsed = lines.parse(evidence.sources)
+    telling = [line for line in parsed if not line.dull]
     failures = tracebacks.failures(parsed)
-    events = supervision.events(parsed)
+    events = supervision.events(telling)
     ends = sorted(
         [event.line.index for event in events if event.kind in ("exit", "restart", "stopped")]
-        + [line.index for line in parsed if line.channel == ENGINE and _ENDS.search(line.text)]
+        + [line.index for line in telling if line.channel == ENGINE and _ENDS.search(line.text)]
     )
     all_runs = life.runs(parsed, ends)
     signs = _signs(parsed, failures, all_runs)
@@ -99,17 +102,18 @@ def read(evidence: Evidence) -> Reading:
     return Reading(
         evidence=evidence,
         lines=parsed,
+        telling=telling,
         engine=evidence.engine or life.engine_of(all_runs, parsed),
         runs=all_runs,
         run=run,
         signs=signs,
         events=events,
-        stops=supervision.stop_requests(parsed),
-        props=supervision.properties(parsed),
-        kills=kernel.oom_kills(parsed),
-        xids=kernel.xids(parsed),
+        stops=supervision.stop_requests(telling),
+        props=supervision.properties(telling),
+        kills=kernel.oom_kills(telling),
+        xids=kernel.xids(telling),
         samples=taken,
-        settings=figures.settings(parsed),
+        settings=figures.settings(telling),
     )
 
 
@@ -128,7 +132,7 @@ def _signs(parsed: Sequence[Line], failures: Sequence[tracebacks.Failure], all_r
         for failure in group:
             taken.update(range(failure.line.index, failure.line.index + 1 + failure.body.count("\n")))
     for line in parsed:
-        if line.channel not in (ENGINE, SYSTEMD, FACT) or line.index in taken or line.text.startswith(("  File ", "    ")):
+        if line.dull or line.channel not in (ENGINE, SYSTEMD, FACT) or line.index in taken or line.text.startswith(("  File ", "    ")):
             continue
         if line.level in ("WARNING", "W", "DEBUG", "D") and not _SERIOUS_WARNING.search(line.text):
             continue

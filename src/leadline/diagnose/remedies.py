@@ -12,7 +12,7 @@ DEFAULT_SPECULATIVE_RUNNING = 48
 
 def _find(reading: Reading, pattern: str) -> str | None:
     compiled = re.compile(pattern)
-    for line in reversed(reading.lines):
+    for line in reversed(reading.telling):
         match = compiled.search(line.text) or compiled.search(line.raw)
         if match:
             return match.group(1)

@@ -9,6 +9,7 @@ Wording differs between versions; the alternatives inside one pattern are those 
 
 from __future__ import annotations
 
+import functools
 import re
 
 from ..records import Record
@@ -715,6 +716,7 @@ _HINTS = re.compile(
 )
 
 
+@functools.lru_cache(maxsize=8192)
 def match_flat(text: str) -> Rule | None:
     """The rule of a line that is no exception, or ``None``."""
     if not _HINTS.search(text):

@@ -88,7 +88,7 @@ class Case:
                     return -value
                 if value > 128:
                     return value - 128
-        for line in reversed(self.reading.lines):
+        for line in reversed(self.reading.telling):
             match = re.search(r"(?:crashed with exit code|died unexpectedly \(exit code:|exit code:|returncode) -(\d+)", line.text)
             if match:
                 return int(match.group(1))
@@ -180,7 +180,7 @@ def _own_kill(case: Case, kill: kernel.OomKill) -> bool | None:
     container = re.search(r"(?:docker|cri-containerd|crio|libpod)-([0-9a-f]{6,64})", kill.cgroup)
     if container:
         name = next(
-            (line for line in reading.lines if line.channel == FACT and container.group(1)[:8] in line.text and line.text.strip() != ""),
+            (line for line in reading.telling if line.channel == FACT and container.group(1)[:8] in line.text and line.text.strip() != ""),
             None,
         )
         if name is not None:
@@ -232,7 +232,7 @@ def _host_remedy(case: Case, limit: bool | None) -> str:
 
 def _moved_counter(reading: Reading) -> Line | None:
     """A cgroup's ``oom_kill`` counter above zero, where it is the service's own."""
-    for line in reading.lines:
+    for line in reading.telling:
         if line.channel == FACT or line.source in ("cgroup", "log"):
             match = re.match(r"^(?:memory\.events(?:\.local)?:?\s*)?oom_kill (\d+)$", line.text.strip())
             if match and int(match.group(1)) > 0:
@@ -259,7 +259,7 @@ def _other_oom(case: Case) -> Finding | None:
     container = re.search(r"(?:docker|cri-containerd|crio|libpod)-([0-9a-f]{6,64})", kill.cgroup)
     shown = [*kill.also, kill.line] if kill.also else [kill.line]
     if container:
-        shown += [line for line in case.reading.lines if line.channel == FACT and container.group(1)[:8] in line.text][:1]
+        shown += [line for line in case.reading.telling if line.channel == FACT and container.group(1)[:8] in line.text][:1]
     return Finding(
         id="kernel.oom_other", cls="memory.oom_killed_other", failure=True,
         summary=f"the OOM killer took {kill.task or 'another process'} (pid {kill.pid}), not the engine: the engine only suffers from it",
@@ -271,7 +271,7 @@ def _other_oom(case: Case) -> Finding | None:
 def _gpu_kernel(case: Case) -> Finding | None:
     """The GPU's own reports in the kernel log. Hardware decides; a fault decides unless the engine names something else first."""
     reading = case.reading
-    gone = [line for line in reading.lines if kernel.BUS_GONE.search(line.text)]
+    gone = [line for line in reading.telling if kernel.BUS_GONE.search(line.text)]
     hard = [x for x in reading.xids if x.code in kernel.HARDWARE_XIDS]
     if hard or gone:
         first = min([*(x.line for x in hard), *gone], key=lambda line: line.index)
@@ -285,7 +285,7 @@ def _gpu_kernel(case: Case) -> Finding | None:
             confirm="nvidia-smi no longer lists the GPU, or its ECC counters moved",
         )  # fmt: skip
     faults = [x for x in reading.xids if x.code in kernel.FAULT_XIDS and x.code != 43] or [x for x in reading.xids if x.code == 43]
-    amd = [line for line in reading.lines if kernel.AMD_FAULT.search(line.text)]
+    amd = [line for line in reading.telling if kernel.AMD_FAULT.search(line.text)]
     if not faults and not amd:
         return None
     if (
@@ -382,7 +382,7 @@ def _held(case: Case, sign: Sign) -> Finding | None:
 
 def _holder(case: Case) -> Line | None:
     """A process in an nvidia-smi listing that holds a lot of memory and is not one that this log's own processes name."""
-    for line in case.reading.lines:
+    for line in case.reading.telling:
         if line.channel != FACT:
             continue
         match = re.search(r"\b(?P<pid>\d+)\b.*?(?P<mib>\d{4,}) ?MiB", line.text)
@@ -669,7 +669,7 @@ def _died_natively(case: Case) -> Finding | None:
         return None
     names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
     shown = [e.line for e in case.reading.events_of("exit")][-1:] or [s.line for s in case.fallouts[:1]]
-    shown += [line for line in case.reading.lines if re.search(rf"signal sig\w+|returncode -{number}\b|exit code -{number}\b", line.text)][
+    shown += [line for line in case.reading.telling if re.search(rf"signal sig\w+|returncode -{number}\b|exit code -{number}\b", line.text)][
         :1
     ]
     missing = number == 4
@@ -795,7 +795,7 @@ def _failures(case: Case) -> list[Finding]:
 
 def _driver(case: Case) -> Finding | None:
     """The driver does not match or the device is gone, said by the kernel or a tool beside the log."""
-    lines = [line for line in case.reading.lines if kernel.MISMATCH.search(line.text)]
+    lines = [line for line in case.reading.telling if kernel.MISMATCH.search(line.text)]
     if not lines:
         return None
     signs = [s.line for s in case.causes if s.cls == "gpu.driver_unavailable"]
@@ -812,7 +812,7 @@ def _driver(case: Case) -> Finding | None:
 
 def _shm_full(case: Case) -> Finding | None:
     """``df`` shows /dev/shm full and the engine failed without a cause of its own."""
-    for line in case.reading.lines:
+    for line in case.reading.telling:
         match = re.search(r"(\d+)%\s+/dev/shm", line.text)
         if match and int(match.group(1)) >= 95 and (case.fallouts or case.exit_signal == 7):
             return Finding(
