@@ -30,7 +30,16 @@ MOST_HITS = 40
 
 # Plain substrings, since a compiled alternation is ten times slower on gigabytes, and few, since each costs a pass. They only
 # choose what is read between head and tail; rules decide.
-NEEDLES: tuple[bytes, ...] = (b"Traceback (most", b" hit an exception", b"CUDA error", b"oom-kill", b"NVRM: Xid", b"SIGTERM")
+NEEDLES: tuple[bytes, ...] = (
+    b"Traceback (most",
+    b" hit an exception",
+    b"CUDA error",
+    b"oom-kill",
+    b"NVRM: Xid",
+    b"SIGTERM",
+    b"fatal error",
+    b"atchdog",
+)
 
 
 def evidence_from_logs(paths: Sequence[str | Path], symptom: str = "", *, engine: str | None = None) -> Evidence:
@@ -43,7 +52,9 @@ def evidence_from_logs(paths: Sequence[str | Path], symptom: str = "", *, engine
                 segments = list(segments_of(_decoded(file)))
         except (OSError, EOFError, lzma.LZMAError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-            raise ConfigError(place=f"--log {path}", what=reason or "cannot be read", fix="give a file that this account can read") from None
+            raise ConfigError(
+                place=f"--log {path}", what=reason or "cannot be read", fix="give a file that this account can read"
+            ) from None
         kind = kind_of(name, segments[0][0][:65536].decode("utf-8", "replace") if segments else "")
         label = kind if len(paths) == 1 else f"{kind}:{name}"
         truncated = len(segments) > 1
@@ -65,9 +76,15 @@ def kind_of(name: str, head: str) -> str:
 
     if share(r"^[A-Z][A-Za-z0-9]+=") > 0.7:
         return "unit"
-    if share(r" kernel: |^(?:<\d+>)?\[ *\d+\.\d+\] |^\d{4}-\d\d-\d\dT[\d:,.]+[+-]\d\d:\d\d ") > 0.7 and not share(r"\[\d+\]: |\bpid=\d+\)") > 0.5:
+    if (
+        share(r" kernel: |^(?:<\d+>)?\[ *\d+\.\d+\] |^\d{4}-\d\d-\d\dT[\d:,.]+[+-]\d\d:\d\d ") > 0.7
+        and not share(r"\[\d+\]: |\bpid=\d+\)") > 0.5
+    ):
         return "kernel"
-    if share(r'^\{"?.*"(?:MESSAGE|__CURSOR)"') > 0.7 or share(r"^(?:[A-Z][a-z]{2} [ \d]\d|\d{4}-\d\d-\d\dT)\S* ?[\d:+Z]* [\w.-]+ \S+\[\d+\]: ") > 0.7:
+    if (
+        share(r'^\{"?.*"(?:MESSAGE|__CURSOR)"') > 0.7
+        or share(r"^(?:[A-Z][a-z]{2} [ \d]\d|\d{4}-\d\d-\d\dT)\S* ?[\d:+Z]* [\w.-]+ \S+\[\d+\]: ") > 0.7
+    ):
         return "journal"
     return "kernel" if name.startswith(("dmesg", "kern")) else "log"
 

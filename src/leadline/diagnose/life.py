@@ -138,7 +138,7 @@ def runs(lines: Sequence[Line], ends: Sequence[int]) -> list[Run]:
     for line in lines:
         while next_end is not None and next_end < line.index:
             ended, next_end = True, next(pending, None)
-        starts = not line.dull and (line.channel == ENGINE and bool(_RUN_STARTS.search(line.text))) or (
+        starts = (not line.dull and (line.channel == ENGINE and bool(_RUN_STARTS.search(line.text)))) or (
             line.channel == SYSTEMD and bool(_UNIT_STARTS.search(line.text))
         )
         if starts and ended and line.index > current.first:

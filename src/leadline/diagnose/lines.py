@@ -113,7 +113,7 @@ def split_sections(source: Source) -> Iterator[tuple[str, str, int]]:
 def channel_of(section: str, base: str) -> str:
     """Which reader a section's lines belong to, from its name."""
     name = section.lower()
-    if "systemctl show" in name or "systemctl cat" in name or name in ("unit", "unit.txt", "systemd unit", "unit file"):
+    if "systemctl show" in name or "systemctl cat" in name or name in ("unit", "unit.txt", "systemd unit"):
         return UNIT
     if name.startswith(("kernel", "dmesg", "/var/log/kern", "journalctl -k")) or "dmesg" in name:
         return KERNEL
@@ -222,7 +222,7 @@ _LOAD = ("Decode batch", "Prefill batch", "Engine 0", "Avg prompt throughput", "
 def _dull(text: str) -> str:
     if text.startswith(_LOAD):
         return "load"
-    return "request" if 'HTTP/1.1" 2' in text and ("POST /" in text or "GET /" in text) and " - \"" in text else ""
+    return "request" if 'HTTP/1.1" 2' in text and ("POST /" in text or "GET /" in text) and ' - "' in text else ""
 
 
 def _strip(line: Line) -> None:

@@ -97,7 +97,8 @@ def read(evidence: Evidence) -> Reading:
     )
     all_runs = life.runs(parsed, ends)
     signs = _signs(parsed, failures, all_runs)
-    run = next((r for r in reversed(all_runs) if any(s.cause and r.first <= s.line.index < r.last for s in signs)), all_runs[-1])
+    props = supervision.properties(telling)
+    run = _run_to_diagnose(evidence, all_runs, signs, props)
     taken = [sample for sample in figures.samples(parsed) if run.first <= sample.line.index < run.last] or figures.samples(parsed)
     return Reading(
         evidence=evidence,
@@ -109,12 +110,29 @@ def read(evidence: Evidence) -> Reading:
         signs=signs,
         events=events,
         stops=supervision.stop_requests(telling),
-        props=supervision.properties(telling),
+        props=props,
         kills=kernel.oom_kills(telling),
         xids=kernel.xids(telling),
         samples=taken,
         settings=figures.settings(telling),
     )
+
+
+def _run_to_diagnose(
+    evidence: Evidence, all_runs: Sequence[life.Run], signs: Sequence[Sign], props: dict[str, tuple[str, Line]]
+) -> life.Run:
+    """The last run that failed, unless a later one has proved itself: it serves, or it is ready and its unit is up and not in a loop."""
+    last = all_runs[-1]
+    failed = next((run for run in reversed(all_runs) if any(s.cause and run.first <= s.line.index < run.last for s in signs)), last)
+    if failed is last or _ASKS_WHY.search(evidence.symptom):
+        return failed
+    up = props.get("ActiveState", ("", None))[0] == "active"
+    restarts = props.get("NRestarts", ("0", None))[0]
+    settled = last.reached >= life.SERVING or (last.reached >= life.READY and up and restarts in ("0", "1", "2"))
+    return last if settled else failed
+
+
+_ASKS_WHY = re.compile(r"(?i)\bdie[sd]?\b|crash|exit|kill|restart|loop|down\b|gone|abort|fail")
 
 
 _ENDS = re.compile(

@@ -88,8 +88,8 @@ def properties(lines: Sequence[Line]) -> dict[str, tuple[str, Line]]:
         if line.channel not in (UNIT, FACT):
             continue
         match = UNIT_VALUE.match(line.raw.strip())
-        if match:
-            found[match.group("key")] = (match.group("value").strip(), line)
+        if match and not (line.channel == FACT and match.group("key") in found):
+            found[match.group("key")] = (match.group("value").strip(), line)  # what systemd says outranks what a unit file says
     return found
 
 

@@ -126,7 +126,8 @@ class Case:
     def phase(self) -> str:
         """Where the server stands, before any cause is named."""
         reading = self.reading
-        if reading.prop("SubState") == "auto-restart" or reading.events_of("start_limit") or self.restarts[0] >= LOOP:
+        young = self.restarts[0] >= 1 and reading.prop("ActiveState") in ("active", "activating") and self.run.reached < life.READY
+        if reading.prop("SubState") == "auto-restart" or reading.events_of("start_limit") or self.restarts[0] >= LOOP or young:
             return "restarting in a loop"
         if self.stop is not None:
             return "stopped" if self.ended else "stopping"
@@ -231,15 +232,16 @@ def _host_remedy(case: Case, limit: bool | None) -> str:
 
 
 def _moved_counter(reading: Reading) -> Line | None:
-    """A cgroup's ``oom_kill`` counter above zero, where it is the service's own."""
+    """The ``oom_kill`` counter of the service's own cgroup above zero (the host's counter in /proc/vmstat says nothing about it)."""
     for line in reading.telling:
-        if line.channel == FACT or line.source in ("cgroup", "log"):
-            match = re.match(r"^(?:memory\.events(?:\.local)?:?\s*)?oom_kill (\d+)$", line.text.strip())
-            if match and int(match.group(1)) > 0:
-                return line
-            change = re.search(r"oom_kill (\d+)\b.*after:?.*oom_kill (\d+)\b", line.text)
-            if change and int(change.group(2)) > int(change.group(1)):
-                return line
+        if "oom_kill" not in line.text:
+            continue
+        own = re.match(r"^(?:\S*/)?memory\.events(?:\.local)?:oom_kill (\d+)$", line.text.strip())
+        if own and int(own.group(1)) > 0:
+            return line
+        change = re.search(r"oom_kill (\d+)\b.*after:?.*oom_kill (\d+)\b", line.text)
+        if change and int(change.group(2)) > int(change.group(1)):
+            return line
     return None
 
 
@@ -319,7 +321,8 @@ def _of_sign(case: Case, sign: Sign) -> Finding:
         shown += _matching_body(reading, sign)
     shown += [line for line in sign.more if line.text[:60] != sign.line.text[:60]][-1:]
     shown += [other.line for other in case.causes if other is not sign and other.cls == sign.cls and other.line.text != sign.line.text][:1]
-    figures = _figures(reading, sign)
+    figures, free_line = _figures(reading, sign)
+    shown += [free_line] if free_line is not None else []
     summary = rule.summary
     if sign.failure is not None and rule.id == "engine.exception":
         summary += f" ({sign.failure.short_type}: {sign.failure.message[:120]})"
@@ -341,20 +344,17 @@ def _matching_body(reading: Reading, sign: Sign) -> list[Line]:
     return [line for line in lines if re.search(r"rror:|Value error|missing|not found|needed|must|should be", line.text)][:2]
 
 
-def _figures(reading: Reading, sign: Sign) -> str:
-    """GPU memory that was free right before, for every failure that speaks of memory or hides behind its advice."""
-    free = None
-    for line in reading.lines[: sign.line.index]:
+def _figures(reading: Reading, sign: Sign) -> tuple[str, Line | None]:
+    """GPU memory that was free right before, for every failure that speaks of memory or hides behind its advice; and that line."""
+    if not (sign.cls.startswith("memory.") or sign.rule.id.startswith("toolchain")):
+        return "", None
+    for line in reversed(reading.lines[reading.run.first : sign.line.index]):
         match = re.search(r"avail(?:able)?[ _](?:gpu_)?mem(?:ory)?[=: ]+([\d.]+) ?G", line.text)
-        if match and line.index >= reading.run.first:
+        if match:
             free = match.group(1)
-    if free is None or not (sign.cls.startswith("memory.") or sign.rule.id.startswith("toolchain")):
-        return ""
-    return (
-        f"{free} GB of GPU memory were still free"
-        if sign.cls != "memory.gpu_oom_startup"
-        else f"the last figure before it was {free} GB free"
-    )
+            text = f"the last figure before it was {free} GB free" if "gpu_oom" in sign.cls else f"{free} GB of GPU memory were still free"
+            return text, line
+    return "", None
 
 
 def _held(case: Case, sign: Sign) -> Finding | None:
@@ -662,6 +662,32 @@ def _stalled(case: Case) -> Finding | None:
     )  # fmt: skip
 
 
+def answers(reading: Reading) -> list[tuple[str, str, Line]]:
+    """``(url, status, line)`` of the health requests among the evidence; status ``000`` when nothing came back."""
+    found = []
+    for line in reading.telling:
+        match = re.match(r"^GET (\S+) -> (\d{3})\b", line.text)
+        if match and match.group(1).endswith(("/health", "/v1/models", "/get_server_info", "/server_info")):
+            found.append((match.group(1), match.group(2), line))
+    return found
+
+
+def _silent(case: Case) -> Finding | None:
+    """It listens and was ready, and does not answer."""
+    asked = [(status, line) for url, status, line in answers(case.reading) if url.endswith("/health")]
+    refused = [line for line in case.reading.telling if re.match(r"^GET \S+ -> 000 .*refused", line.text)]
+    bad = [line for status, line in asked if status in ("000", "503") and line not in refused]
+    only_url = not case.run.marks and not case.reading.props
+    if not bad or any(status == "200" for status, _ in asked) or not (case.run.reached >= life.READY or only_url):
+        return None
+    if only_url and all(" 503" in line.text for line in bad):
+        return None  # loading or dead: the answer alone does not tell
+    return Finding(
+        id="http.silent", cls="engine.hang", failure=True, summary="the server listens and does not answer its health check; why is not known",
+        quotes=quotes(bad[:2]), confidence="likely", remedy="take `py-spy dump` of every process of the service while it stands, then restart it", phase="hung",
+    )  # fmt: skip
+
+
 def _died_natively(case: Case) -> Finding | None:
     """Nothing but a signal: SIGSEGV, SIGABRT and the like are crashes of native code, SIGKILL and SIGTERM decide nothing."""
     number = case.exit_signal
@@ -669,9 +695,9 @@ def _died_natively(case: Case) -> Finding | None:
         return None
     names = {4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
     shown = [e.line for e in case.reading.events_of("exit")][-1:] or [s.line for s in case.fallouts[:1]]
-    shown += [line for line in case.reading.telling if re.search(rf"signal sig\w+|returncode -{number}\b|exit code -{number}\b", line.text)][
-        :1
-    ]
+    shown += [
+        line for line in case.reading.telling if re.search(rf"signal sig\w+|returncode -{number}\b|exit code -{number}\b", line.text)
+    ][:1]
     missing = number == 4
     return Finding(
         id="native.signal", cls="host.toolchain_missing" if missing else "engine.internal_error", failure=True,
@@ -695,6 +721,12 @@ def _unknown(case: Case) -> Finding:
     summary = "the evidence does not show why"
     if state in ("masked", "not-found"):
         summary = f"the unit is {state}: it was never started"
+    elif any(re.match(r"^GET \S+ -> 000", line.text) for line in reading.telling) and not reading.props:
+        shown = [line for _, _, line in answers(reading)][:2]
+        summary = "nothing answers at this address: the server is not started, still loading, or down"
+    elif any(status == "503" for _, status, _ in answers(reading)) and not reading.props:
+        shown = [line for _, _, line in answers(reading)][:2]
+        summary = "the server answers 503: it is still loading, shutting down, or its engine is dead"
     elif reading.prop("ActiveState") == "inactive" and reading.prop("Result") == "success" and number is None:
         summary = "the unit is not running and its last run is recorded as success" if case.run.marks else "the unit was never started"
     elif number == 9:
@@ -742,6 +774,8 @@ def rank(reading: Reading) -> tuple[Finding, ...]:
             "failing" in case.symptom and performance_findings[0].cls == "healthy" and "noise" not in case.symptom and stop is None
         ):
             found = performance_findings
+        elif any(status == "200" for _, status, _ in answers(reading)) and not _in_trouble(case):
+            found = [_answering(case)]
         elif _still_loading(case):
             found = [_loading(case)]
         else:
@@ -777,7 +811,7 @@ def _failures(case: Case) -> list[Finding]:
     if cause is not None and all(f.cls != cause.cls for f in found):
         found.append(cause)
     if not found:
-        for judge in (_watchdog, _stalled, _other_oom, _shm_full, _died_natively, _loop):
+        for judge in (_watchdog, _stalled, _silent, _other_oom, _shm_full, _died_natively, _loop):
             finding = judge(case)
             if finding is not None:
                 found.append(finding)
@@ -846,6 +880,20 @@ def _loading(case: Case) -> Finding:
         confidence="likely",
         phase=phase,
         remedy="wait, and look again; a minute without a line is normal while kernels compile",
+    )
+
+
+def _answering(case: Case) -> Finding:
+    shown = [line for _, status, line in answers(case.reading) if status == "200"]
+    return Finding(
+        id="healthy.answers",
+        cls="healthy",
+        failure=False,
+        summary="the server answers its own endpoints; nothing in the evidence failed",
+        quotes=quotes(shown[:2]),
+        confidence="likely",
+        phase="ready",
+        confirm="a generated token: /health may answer while the engine stands still",
     )
 
 
