@@ -20,6 +20,7 @@ from .config import Settings, levels
 from .decide import next_launch, plan
 from .diagnose import diagnose
 from .engines import Axis, Engine, Loading, Parsed
+from .engines.declared import FACT as DECLARED
 from .errors import LaunchFailed, LaunchHung, LeadlineError, NothingToTune, ServiceLost, WrongServer
 from .journal import Journal
 from .recommend import recommend
@@ -57,6 +58,7 @@ from .records import (
 from .state import Knowledge, Trial
 from .stats import estimate
 from .supervisor import Supervisor
+from .survey import chart, model_config
 
 LOG_TAIL_BYTES = 4000
 MIN_BLOCKS_FOR_PRECISION = 3
@@ -305,6 +307,7 @@ class Campaign:
         answer = hands.wait(launch, chosen.candidate, base_url, notify=self._loading)
         self.journal.append(Ready(trial=number, at_s=self.now(), load_s=answer.load_s, reported=answer.reported))
         self._tell("warm up", f"{chosen.candidate.label} is ready after {answer.load_s:.1f} s", fraction=None)
+        self._chart(launch, base_url, answer.reported)
         model = answer.reported.model or self.parsed.model
         hands.warm_up(base_url, max(chosen.levels, key=lambda level: level.concurrency), model)
         gathered = _Gathered()
@@ -312,8 +315,25 @@ class Campaign:
             if gathered.over(level, block, self.settings):
                 continue
             self._tell("measure", "", level=level, block=block + 1, blocks=chosen.blocks)
-            self._play(number, launch, base_url, level, block, model, gathered, chosen.candidate)
+            self._play(number, launch, base_url, level, block, answer.reported, gathered, chosen.candidate)
         self._observe(number, chosen, launch, base_url, answer.reported, gathered)
+
+    def _chart(self, launch: Launch, base_url: str, reported: Reported) -> None:
+        """The frontier, from the first launch that came up: what every depth would hold, and which do not start."""
+        if any(row.exact for row in self.known.frontier):
+            return
+        infos = self._hands.look(base_url).infos
+        rows = chart(
+            self.engine,
+            self.parsed,
+            self.axes,
+            reported,
+            log=self.supervisor.log(launch).decode("utf-8", "replace"),
+            infos=infos,
+            model_config=model_config(self.supervisor.target, reported.model or self.parsed.model),
+        )
+        if any(row.starts is not None for row in rows):
+            self.journal.append(Inspected(at_s=self.now(), frontier=rows, reported=reported))
 
     def _play(
         self,
@@ -322,16 +342,19 @@ class Campaign:
         base_url: str,
         level: Level,
         block: int,
-        model: str,
+        reported: Reported,
         gathered: _Gathered,
         candidate: Candidate,
     ) -> None:
+        model = reported.model or self.parsed.model
         before = self._hands.look(base_url).metrics
         log_at = self.supervisor.status(launch).log_bytes
         result = self._hands.play(launch, base_url, level, block, model, lambda: self.supervisor.status(launch).cpu_s)
         log = self.supervisor.log(launch, start=log_at).decode("utf-8", "replace")
         after = self._hands.look(base_url).metrics
         acceptance = self.engine.acceptance(candidate, before, after, result.requests, log)
+        if acceptance is not None and dict(reported.facts).get(DECLARED):
+            acceptance = msgspec.structs.replace(acceptance, simulated=True)
         result = msgspec.structs.replace(result, acceptance=acceptance)
         self.journal.append(Measured(trial=number, at_s=self.now(), result=result))
         gathered.add(result)

@@ -292,7 +292,7 @@ def _deep(desk: _Desk) -> Iterator[PlannedLaunch]:
             continue
         if any(_deep_enough(option, mine) for option in mine if option.candidate in desk.board.candidates):
             continue
-        crashed = [c.depth for c in desk.knowledge.refused if c.algorithm == axis.algorithm]
+        crashed = [c.depth for c in desk.knowledge.refused if c.algorithm == axis.algorithm and not space.foretold(desk.knowledge, c)]
         below = [option for option in mine if not crashed or option.candidate.depth <= AFTER_CRASH * min(crashed)]
         option = (below or mine[:1])[-1]
         if desk.tried(option.candidate):

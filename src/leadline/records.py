@@ -302,7 +302,8 @@ class FrontierRow(Record, frozen=True):
     exact: bool = False
     """True when the version's own formula was used with exact inputs; False for bounds and estimates."""
     feasible_as: Candidate | None = None
-    """The nearest candidate with coupled knobs changed that does start (``max_running_requests`` pinned, ...)."""
+    """The nearest candidate with coupled knobs changed (``max_running_requests`` pinned, ...) that starts where this one does not, or that
+    runs more requests at once than this one."""
 
 
 # -- diagnosis -------------------------------------------------------------------------------------------------------

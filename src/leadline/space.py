@@ -33,20 +33,23 @@ def off_of(found: Candidate) -> Candidate:
 def options(knowledge: Knowledge, axes: Sequence[Axis], tune: Tune) -> tuple[Option, ...]:
     """Every candidate of the axes that may start and did not fail, shallow to deep within an axis.
 
-    A depth the frontier rules out is replaced by the nearest candidate that starts (``feasible_as``) or left out.
+    A depth the frontier rules out is replaced by the nearest candidate that starts (``feasible_as``) or left out.  A depth that would
+    run fewer requests than are to be measured is replaced by the one that runs more; what was launched as it is stays beside it.
     """
     rows = {row.candidate: row for row in knowledge.frontier}
-    out: list[Option] = []
+    most = max((level.concurrency for level in knowledge.began.levels), default=0) if knowledge.began is not None else 0
+    out: list[Option | None] = []
     for index, axis in enumerate(axes):
         if tune.algorithms and axis.algorithm not in tune.algorithms:
             continue
         for candidate in axis.candidates():
             if tune.depths and candidate.depth not in tune.depths:
                 continue
-            option = _feasible(candidate, rows, index, axis.modelled)
-            if option is not None and not _suspect(option.candidate, knowledge, axis):
-                out.append(option)
-    return tuple(out)
+            roomier = _roomier(candidate, rows, index, axis.modelled, most)
+            if roomier is None or any(trial.served for trial in knowledge.of(candidate)):
+                out.append(_feasible(candidate, rows, index, axis.modelled))
+            out.append(roomier)
+    return tuple(o for o in out if o is not None and not _suspect(o.candidate, knowledge, axes[o.axis]))
 
 
 def running(knowledge: Knowledge, candidate: Candidate) -> int | None:
@@ -92,6 +95,11 @@ def parse(label: str, axes: Sequence[Axis] = ()) -> Candidate:
     return Candidate(algorithm=head[0], depth=int(head[1]), settings=tuple(sorted(settings.items())))
 
 
+def foretold(knowledge: Knowledge, candidate: Candidate) -> bool:
+    """Whether the frontier had said that it would not start: its failure then tells nothing about depths that should."""
+    return any(row.candidate == candidate and row.starts is False for row in knowledge.frontier)
+
+
 def middle(depths: Sequence[int], deepest: int) -> int | None:
     """The depth nearest to the square root of ``deepest`` on a log scale: one launch there serves both ends of the curve."""
     below = [depth for depth in depths if 0 < depth < deepest]
@@ -119,12 +127,25 @@ def _feasible(candidate: Candidate, rows: dict[Candidate, FrontierRow], axis: in
     return Option(candidate=other, axis=axis, modelled=modelled, running=held, note=f"{candidate.label} itself would not start")
 
 
+def _roomier(candidate: Candidate, rows: dict[Candidate, FrontierRow], axis: int, modelled: bool, most: int) -> Option | None:
+    """The same depth with the coupled knobs at which it runs more requests, where fewer than ``most`` would run as it is."""
+    row = rows.get(candidate)
+    if row is None or row.starts is not True or row.feasible_as is None:
+        return None
+    other = rows.get(row.feasible_as)
+    here, there = row.capacity.max_running_requests, other.capacity.max_running_requests if other is not None else None
+    if other is None or other.starts is not True or here is None or there is None or not here < min(most, there):
+        return None
+    note = f"{candidate.label} itself runs {here} requests at once"
+    return Option(candidate=other.candidate, axis=axis, modelled=modelled, running=there, note=note)
+
+
 def _suspect(candidate: Candidate, knowledge: Knowledge, axis: Axis) -> bool:
     """It failed, or a shallower one of its kind did, or three of its axis were tried and none served."""
     kind = (candidate.algorithm, candidate.settings)
     failed = [other for other in knowledge.refused if other.algorithm == candidate.algorithm]
     if any((other.algorithm, other.settings) == kind and other.depth <= candidate.depth for other in failed):
         return True
-    mine = set(axis.candidates())
-    tried = [trial for trial in knowledge.trials if trial.candidate in mine]
+    pinned = set(axis.settings)
+    tried = [t for t in knowledge.trials if t.candidate.algorithm == axis.algorithm and pinned <= set(t.candidate.settings)]
     return len({trial.candidate for trial in tried if trial.failed}) >= 3 and not any(trial.served for trial in tried)

@@ -393,7 +393,7 @@ def row(inputs: Inputs, found: Sequence[Reading], candidate: Candidate) -> Front
         reason=_reason(inputs, found, draft_tokens, asked, got, exact, room),
         remedy=_remedy(inputs, found, draft_tokens, got, better),
         exact=exact,
-        feasible_as=better[0] if better is not None and got.plan is None else None,
+        feasible_as=better[0] if better is not None else None,
     )
 
 
