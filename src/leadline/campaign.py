@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from . import endpoints, measure, ready, workload
-from .config import Settings, levels
+from .config import Measure, Settings, levels
 from .decide import next_launch, plan
 from .diagnose import diagnose
 from .engines import Axis, Engine, Loading, Parsed
@@ -62,6 +62,8 @@ from .survey import chart, model_config
 
 LOG_TAIL_BYTES = 4000
 MIN_BLOCKS_FOR_PRECISION = 3
+WARM_UP_BLOCK, WARM_UP_TOKENS = 1_000_000, 16
+"""The block whose prompts warm up (no measurement gets so far), and how much is generated for each."""
 
 
 class Hands(Protocol):
@@ -106,12 +108,21 @@ class RealHands:
         return endpoints.snapshot(base_url, self.engine.info_paths, self.engine.metrics_path)
 
     def warm_up(self, base_url: str, level: Level, model: str) -> None:
-        measure.warmup(base_url, model, level.concurrency, self.settings.measure)
+        """Requests like those to be measured, so that what the engine compiles and sizes at first use is not measured; other prompts."""
+        wanted = self.settings.measure
+        prompts = workload.blocks(
+            level.workload,
+            seed=wanted.seed,
+            block=WARM_UP_BLOCK,
+            count=max(1, level.concurrency) * wanted.warmup_requests,
+            max_tokens=min(WARM_UP_TOKENS, wanted.max_tokens),
+        )
+        measure.play(base_url, level, prompts, block=WARM_UP_BLOCK, model=model, settings=wanted)
 
     def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
         wanted = self.settings.measure
         prompts = workload.blocks(
-            level.workload, seed=wanted.seed, block=block, count=max(wanted.prompts, level.concurrency), max_tokens=wanted.max_tokens
+            level.workload, seed=wanted.seed, block=block, count=block_size(level, wanted), max_tokens=wanted.max_tokens
         )
         options = measure.Options(keep=str(self.traces / launch.launch_id) if self.traces else "")
         return measure.play(base_url, level, prompts, block=block, model=model, settings=wanted, cpu_s=cpu_s, options=options)
@@ -462,6 +473,11 @@ class _Gathered:
 
     def acceptance(self, level: Level) -> list[Acceptance]:
         return [result.acceptance for result in self.results.get(level, []) if result.acceptance is not None]
+
+
+def block_size(level: Level, settings: Measure) -> int:
+    """Requests of a block."""
+    return max(settings.prompts, settings.waves * level.concurrency)
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------

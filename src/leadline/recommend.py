@@ -314,7 +314,13 @@ def _simulated(board: Board, points: Sequence[OperatingPoint]) -> tuple[str, ...
         for point in points
         if (run := board.acceptance(point.candidate, point.level.workload)) is not None and run.simulated
     ]
-    return (f"acceptance of {', '.join(dict.fromkeys(wrong))} is simulated by the engine: its throughput says nothing",) if wrong else ()
+    return (
+        (
+            f"acceptance of {', '.join(dict.fromkeys(wrong))} is declared to the engine, not measured: its throughput holds only where real drafts are accepted as often",
+        )
+        if wrong
+        else ()
+    )
 
 
 def _not_shown(board: Board, axes: Sequence[Axis], tune: Tune, points: Sequence[OperatingPoint], stop: Stop) -> tuple[str, ...]:

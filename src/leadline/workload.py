@@ -152,7 +152,7 @@ def digest(workloads: Iterable[str], measure: Measure) -> str:
 
     A built-in workload enters by its templates, a file by its name (its reader adds the content's own fingerprint).
     """
-    said: list[object] = [measure.max_tokens, measure.prompts, measure.seed, measure.cache, measure.temperature]
+    said: list[object] = [measure.max_tokens, measure.prompts, measure.waves, measure.seed, measure.cache, measure.temperature]
     for workload in workloads:
         template = built_in(workload) if workload in BUILT_IN else None
         said.append([workload, [template.messages, sorted(template.fill.items())] if template else None])

@@ -86,7 +86,7 @@ class Engine:
     """Counts what runs and paces the rounds."""
 
     def __init__(self) -> None:
-        self.slots = threading.Semaphore(RUNNING)
+        self.slots = threading.Semaphore(max(0, RUNNING))
         self.lock = threading.Lock()
         self.running = 0
         self.rounds = 0
@@ -127,7 +127,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         if self.path in ("/health", "/health_generate"):
             self.answer({})
         elif self.path in ("/server_info", "/get_server_info"):
@@ -141,7 +141,7 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self.send_error(404)
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.send_response(200)
         self.send_header("Content-Type", "text/event-stream")
