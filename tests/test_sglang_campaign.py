@@ -33,7 +33,7 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     )
     port = free_port()
     server = ["--model-path", str(model), "--host", "127.0.0.1", "--port", str(port), "--mem-fraction-static", "0.55"]
-    server += ["--mamba-scheduler-strategy", "extra_buffer", "--enable-metrics", "--speculative-algorithm", "NEXTN"]
+    server += ["--mamba-scheduler-strategy", "extra_buffer", "--decode-log-interval", "4", "--speculative-algorithm", "NEXTN"]
     server += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
     wrapped = [f"process:{DECLARED}", "0.88", sys.executable, "-m", "sglang.launch_server", *server]
     path = os.pathsep.join([*sys.path, str(TESTS / "stand_in")])

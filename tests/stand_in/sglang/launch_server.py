@@ -29,6 +29,7 @@ def flag(name: str, default: str = "") -> str:
 STEPS = int(flag("--speculative-num-steps", "0")) if "--speculative-algorithm" in sys.argv else 0
 DRAFTS = STEPS + 1 if STEPS else 0
 ASKED = int(flag("--max-running-requests", "48" if STEPS else "0"))
+LOG_INTERVAL = int(flag("--decode-log-interval", "40"))
 PORT = int(flag("--port", "30000"))
 LENGTH = min(STEPS + 1.0, float(os.environ.get("SGLANG_SIMULATE_ACC_LEN", "1")))
 
@@ -100,7 +101,7 @@ class Engine:
         with self.lock:
             self.rounds += 1
             self.generated += 1
-            told = self.rounds % (40 * max(1, self.running)) == 0
+            told = self.rounds % (LOG_INTERVAL * max(1, self.running)) == 0
         if told:
             spec = f", accept len: {LENGTH:.2f}, accept rate: {(LENGTH - 1) / STEPS:.2f}" if STEPS else ""
             rate = self.running * LENGTH / self.round_s()
