@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from . import schedule, search, space, stats
+from . import objective, schedule, search, space, stats
 from .compare import LOOKS, Board
 from .config import Measure, Tune
 from .engines import Axis
@@ -85,7 +85,8 @@ def next_launch(
     if desk.launches_left <= 0:
         return Stop(rule="budget", why=f"{tune.max_launches} launches were allowed and are spent; raise max_launches to go on")
     too_dear: PlannedLaunch | None = None
-    for rule in _RULES:
+    last = desk.launches_left == 1 and any(True for _ in _recheck(desk))
+    for rule in (_recheck,) if last else _RULES:
         for launch in rule(desk):
             fitted = desk.fit(launch, now_s)
             if fitted is not None:
@@ -229,6 +230,11 @@ class _Desk:
     def hope(self, option: Option, level: Level) -> float:
         return self.forecast.hope(option, level, self.tune)
 
+    def winners(self) -> list[tuple[Level, Candidate]]:
+        """Leaders other than the configuration as found, where that was measured."""
+        leaders = self.board.leaders()
+        return [(level, top) for level, top in leaders.items() if top != self.found and self.board.anchor(level) == self.found]
+
     def contested(self, option: Option) -> tuple[Level, ...]:
         """Levels at which the option may still win something worth having and has not been played."""
         enough = self.tune.tie * (0.5 if self.dear else 0.25)
@@ -243,6 +249,25 @@ class _Desk:
             if (anchor := self.board.anchor(level)) is not None and (versus := self.board.contrast(candidate, anchor, level)) is not None
         ]
         return sum(gains) / len(gains) if gains else None
+
+    def overall(self, candidate: Candidate, weights: Sequence[tuple[Level, float]]) -> tuple[float, float, tuple[Level, ...]]:
+        """(mean log gain over the levels of the objective, its standard deviation, levels not measured); the rest is predicted."""
+        mean = variance = 0.0
+        missing = []
+        option = next((o for o in self.options if o.candidate == candidate), None)
+        for level, weight in weights:
+            versus = self.board.contrast(candidate, self.found, level)
+            base = self.board.log_tok_s(self.found, level)
+            if versus is not None:
+                mean, variance = mean + weight * versus.mean, variance + (weight * versus.sd) ** 2
+                continue
+            if self.played(candidate, level):
+                return -math.inf, 1.0, ()
+            missing.append(level)
+            outlook = self.forecast.outlook(option, level) if option is not None else None
+            if outlook is not None and base is not None:
+                mean, variance = mean + weight * (outlook.mean - base), variance + (weight * outlook.sd) ** 2
+        return mean, math.sqrt(variance), tuple(missing)
 
     def comparisons(self, level: Level) -> int:
         """Claims that may be made at once: every candidate of the level, at every level."""
@@ -414,32 +439,38 @@ def _predicted_best(desk: _Desk, option: Option, level: Level) -> bool:
 def _confirm(desk: _Desk) -> Iterator[PlannedLaunch]:
     """Winners that are not shown yet, again in a launch of their own; then the configuration they are compared with."""
     unsure: dict[Candidate, list[Level]] = {}
-    final: dict[Candidate, list[Level]] = {}
     gain = 0.0
-    for level in desk.levels:
-        top = desk.board.leader(level)
-        if top is None or top[0] == desk.found or desk.board.anchor(level) != desk.found:
-            continue
-        versus = desk.board.contrast(top[0], desk.found, level)
-        if versus is not None and versus.mean >= math.log1p(desk.tune.min_gain) and not desk.shown(top[0], level):
-            unsure.setdefault(top[0], []).append(level)
+    for level, top in desk.winners():
+        versus = desk.board.contrast(top, desk.found, level)
+        if versus is not None and versus.mean >= math.log1p(desk.tune.min_gain) and not desk.shown(top, level):
+            unsure.setdefault(top, []).append(level)
             gain += versus.mean / len(desk.levels)
-        elif not desk.dear:
-            final.setdefault(top[0], []).append(level)
     if desk.dear and gain < desk.tune.tie:
-        unsure = {}  # another start costs more than settling so little is worth
-    for group, why in ((unsure, "leads at {at}, but that is not shown yet"), (final, "won at {at}: once more in a launch of its own")):
-        for candidate, levels in group.items():
-            most = REPEATS + (group is unsure and not desk.dear)
-            again = [level for level in levels if _launches_at(desk, candidate, level) < most]
-            if again:
-                text = why.format(at=", ".join(level.label for level in again))
-                yield desk.launch(candidate, "confirm", text, levels=again, blocks=_enough_blocks(desk, candidate, again))
-    behind = [level for levels in unsure.values() for level in levels if _launches_at(desk, desk.found, level) < REPEATS + (not desk.dear)]
+        return  # another start costs more than settling so little is worth
+    most = REPEATS + (not desk.dear)
+    for candidate, levels in unsure.items():
+        again = [level for level in levels if _launches_at(desk, candidate, level) < most]
+        if again:
+            text = f"leads at {', '.join(level.label for level in again)}, but that is not shown yet"
+            yield desk.launch(candidate, "confirm", text, levels=again, blocks=_enough_blocks(desk, candidate, again))
+    behind = [level for levels in unsure.values() for level in levels if _launches_at(desk, desk.found, level) < most]
     if behind:
         text = f"the winner at {', '.join(level.label for level in behind)} is not shown yet: the side it is compared with, once more"
-        most = max(_enough_blocks(desk, candidate, levels) for candidate, levels in unsure.items())
-        yield desk.launch(desk.found, "confirm", text, levels=behind, blocks=most)
+        blocks = max(_enough_blocks(desk, candidate, levels) for candidate, levels in unsure.items())
+        yield desk.launch(desk.found, "confirm", text, levels=behind, blocks=blocks)
+
+
+def _final(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """Where a start costs little: the winners once more, so that no verdict rests on one launch."""
+    if desk.dear:
+        return
+    final: dict[Candidate, list[Level]] = {}
+    for level, top in desk.winners():
+        if _launches_at(desk, top, level) < REPEATS:
+            final.setdefault(top, []).append(level)
+    for candidate, levels in final.items():
+        text = f"won at {', '.join(level.label for level in levels)}: once more in a launch of its own"
+        yield desk.launch(candidate, "confirm", text, levels=levels, blocks=desk.measure.confirm_blocks)
 
 
 def _enough_blocks(desk: _Desk, candidate: Candidate, levels: Sequence[Level]) -> int:
@@ -452,6 +483,24 @@ def _enough_blocks(desk: _Desk, candidate: Candidate, levels: Sequence[Level]) -
             n = stats.required_n(math.exp(versus.mean), unit_sd=versus.unit_sd, launch=desk.board.launch, confidence=confidence)
             needed.append(n if n is not None else desk.measure.confirm_blocks)
     return max(needed)
+
+
+def _whole(desk: _Desk) -> Iterator[PlannedLaunch]:
+    """Candidates that may be the one configuration for the objective, at the levels of the objective they were not measured at."""
+    weights = objective.weights(desk.tune, desk.levels)
+    standing = {c: desk.overall(c, weights) for c in desk.board.candidates if c != desk.found}
+    known = {c: mean for c, (mean, _, missing) in standing.items() if not missing}
+    best = max((*known.values(), 0.0))
+    matters = math.log1p(desk.tune.min_gain if best <= 0 else desk.tune.tie)
+    ranked = []
+    for candidate, (mean, sd, missing) in standing.items():
+        hope = stats.expected_excess(mean - best - matters, sd)
+        if missing and hope > desk.tune.tie * WORTH_SOMEWHERE:
+            ranked.append((hope, candidate, missing))
+    for _, candidate, missing in sorted(ranked, key=lambda row: (-row[0], row[1])):
+        at = ", ".join(level.label for level in missing)
+        why = f"it may be the best single configuration for {desk.tune.objective}; {at} is not measured yet"
+        yield desk.launch(candidate, "confirm", why, levels=missing)
 
 
 def _launches_at(desk: _Desk, candidate: Candidate, level: Level) -> int:
@@ -489,6 +538,8 @@ _RULES: tuple[Callable[[_Desk], Iterator[PlannedLaunch]], ...] = (
     _unmodelled,
     _contest,
     _confirm,
+    _whole,
+    _final,
     _schedule,
     _recheck,
 )
