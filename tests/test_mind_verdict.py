@@ -239,7 +239,7 @@ def test_simulated_acceptance_and_engine_defects_are_warnings() -> None:
     trial = known.trials[-1]
     assert trial.observed is not None
     said = verdict(at, known)
-    assert any("simulated" in text for text in said.warnings)
+    assert any("declared to the engine, not measured" in text for text in said.warnings)
     seen = (
         (LEVELS[0], Acceptance(rounds=2000, drafted=2000, accepted=1300)),
         (LEVELS[2], Acceptance(rounds=4000, drafted=4000, accepted=240)),
