@@ -20,6 +20,7 @@ import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import ndtr
 
+import published
 from leadline.compare import Board
 from leadline.config import Measure, Tune
 from leadline.recommend import recommend
@@ -27,6 +28,7 @@ from leadline.records import Candidate, Level, PlannedLaunch, Verdict
 from leadline.space import options
 from leadline.state import Knowledge
 from replay import Noise, Player, Surface, campaign
+from surface_coverage import Hit, all_hits, print_coverage
 from surfaces import FAMILIES, generated, recorded
 
 WITHIN = 0.02
@@ -268,8 +270,17 @@ def main() -> int:
     tables |= {f"{surface.name}, 2 % noise": compare([surface], [Noise(block=0.02)], range(asked.seeds)) for surface in recorded()}
     for family in FAMILIES:
         tables[family] = compare([generated(family, i) for i in range(asked.generated)], noises, range(4))
-    print(json.dumps(_figures(tables), indent=1) if asked.json else _text(tables))
-    missed = _missed(tables)
+    hits = all_hits(10)
+    if asked.json:
+        everything = [hit for row in hits.values() for hit in row]
+        print(json.dumps({"choosers": _figures(tables), "coverage": sum(hit.inside for hit in everything) / len(everything)}, indent=1))
+    else:
+        print(_text(tables))
+        print("\nprediction intervals (90 %) against what was measured afterwards, from as found, off, the deepest and one shallow depth")
+        print_coverage(hits)
+        print()
+        published.main()
+    missed = [*_missed(tables), *_uncovered(hits)]
     for line in missed:
         print("MISSED:", line, file=sys.stderr)
     return 1 if asked.check and missed else 0
@@ -319,6 +330,12 @@ def _missed(tables: dict[str, dict[str, Row]]) -> list[str]:
     if null.changes > 0.05 * null.runs:
         out.append(f"{null.changes} of {null.runs} null surfaces were changed")
     return out
+
+
+def _uncovered(hits: dict[str, list[Hit]]) -> list[str]:
+    everything = [hit for row in hits.values() for hit in row]
+    inside = sum(hit.inside for hit in everything) / len(everything)
+    return [f"only {inside:.1%} of predictions inside their 90 % interval"] if inside < 0.85 else []
 
 
 if __name__ == "__main__":

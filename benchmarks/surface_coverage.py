@@ -89,9 +89,11 @@ def all_hits(seeds: int) -> dict[str, list[Hit]]:
     return out
 
 
-if __name__ == "__main__":
-    table = all_hits(int(sys.argv[1]) if len(sys.argv) > 1 else 10)
+def print_coverage(table: dict[str, list[Hit]]) -> None:
     for name, hits in table.items():
         print(f"{name:36}{summary(hits) if hits else 'nothing predicted'}")
-    everything = [hit for hits in table.values() for hit in hits]
-    print(f"{'all':36}{summary(everything)}")
+    print(f"{'all':36}{summary([hit for hits in table.values() for hit in hits])}")
+
+
+if __name__ == "__main__":
+    print_coverage(all_hits(int(sys.argv[1]) if len(sys.argv) > 1 else 10))
