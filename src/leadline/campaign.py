@@ -23,6 +23,7 @@ from .engines import Axis, Engine, Loading, Parsed
 from .engines.declared import FACT as DECLARED
 from .errors import LaunchFailed, LaunchHung, LeadlineError, NothingToTune, ServiceLost, WrongServer
 from .journal import Journal
+from .predict import predict
 from .recommend import recommend
 from .records import (
     OFF,
@@ -238,7 +239,9 @@ class Campaign:
             if isinstance(chosen, Stop):
                 self.journal.append(Decided(at_s=self.now(), stop=chosen, next=None))
                 return chosen
-            self.journal.append(Decided(at_s=self.now(), stop=None, next=chosen))
+            tune = self.settings.tune
+            predictions = predict(self.known, self.axes, self.levels, tune.confidence, found=self.found, tune=tune)
+            self.journal.append(Decided(at_s=self.now(), stop=None, next=chosen, predictions=predictions))
             self._trial(chosen)
             self._nothing_serves()
 
