@@ -29,7 +29,6 @@ import gc
 import heapq
 import json
 import os
-import resource
 import select
 import signal
 import socket
@@ -45,6 +44,10 @@ NO_STAMP = bytes(16)
 HEADER = struct.Struct("<BxxxII")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
 FLUSH_S = 1.0
+# The kernel has the times, so there is no hurry to read: with many streams, waiting a moment for more of them saves most of the
+# wake-ups. It shows as lag, and delays the next request of a connection by as much.
+GATHER_S = 0.0002
+GATHER_BELOW = 16
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 
 
@@ -464,7 +467,7 @@ class Loop:
         poll, flows, clock = self.epoll.poll, self.flows, time.monotonic_ns
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
         next_tick = next_flush = clock()
-        encrypted = self.context is not None
+        encrypted, gather = self.context is not None, self.kernel_clock
         self.dispatch(clock())
         while self.left and not self.stopped:
             now = clock()
@@ -479,6 +482,9 @@ class Loop:
             # poll() rounds up to whole ms: sleep the whole ones, then look without sleeping
             events = poll(max(0, wait // 1_000_000) / 1e3, 4096)
             self.polls += 1
+            if gather and len(events) < GATHER_BELOW <= len(flows):
+                time.sleep(GATHER_S)
+                events = poll(0, 4096)
             for fd, event in events:
                 if fd == 0:
                     self.stopped = "the process that started the load is gone"
@@ -589,12 +595,21 @@ class Loop:
         if self.stopped:
             self.finish("deadline" if self.stopped == "deadline" else "aborted")
         self.sample_clocks()
-        health["peak_bytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        health["peak_bytes"] = peak_bytes()
         health["stopped"] = self.stopped
         self.frame("H", 0, json.dumps(health).encode())
 
     def on_signal(self, number: int, _: object) -> None:
         self.stopped = signal.Signals(number).name
+
+
+def peak_bytes() -> int:
+    """Largest resident size so far (rusage would count what the forking parent had)."""
+    with open("/proc/self/status", encoding="ascii") as file:
+        for line in file:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 class Tls:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import bisect
+import collections
+import contextlib
 import hashlib
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +15,9 @@ import msgspec
 from ..records import Outcome, RequestResult
 from . import sse, wire
 from .trace import RequestTrace
+
+_ONE_CLOCK_NS = 2_000_000_000
+"""Stamps within this share one sample of the two clocks."""
 
 
 class Asked(NamedTuple):
@@ -39,12 +44,16 @@ class Reading(NamedTuple):
     """Reads that finished more than one: the times of all but the last are too late by at most the lag."""
 
 
+_ABSENT = msgspec.Raw()
+_NOTHING = (b"", b"null", b"[]", b'""')
+
+
 class _Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     refusal: str | None = None
-    tool_calls: msgspec.Raw | None = None
+    tool_calls: msgspec.Raw = _ABSENT
 
 
 class _Choice(msgspec.Struct, gc=False):
@@ -77,10 +86,10 @@ class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] = []
     usage: _Usage | None = None
     timings: _Timings | None = None
-    error: msgspec.Raw | None = None
+    error: msgspec.Raw = _ABSENT
 
 
-_decode = msgspec.json.Decoder(_Chunk).decode
+_decoder = msgspec.json.Decoder(_Chunk)
 
 
 class _Stream:
@@ -105,10 +114,41 @@ class _Stream:
             self.done = True
             return
         try:
-            chunk = _decode(data)
+            chunk = _decoder.decode(data)
         except msgspec.DecodeError as error:
             self.malformed = self.malformed or f"{error}: {data[:120].decode('utf-8', 'replace')}"
             return
+        self.take_chunk(chunk, end)
+
+    def take_all(self, events: list[bytes], ends: Sequence[int]) -> None:
+        """The same as :meth:`take` on each, at a third of the cost. No event holds a line break."""
+        last = len(events) - (events[-1] == b"[DONE]")
+        lines = b"\n".join(events[:last])
+        chunks: list[_Chunk] = []
+        # where every line begins with { and ends with }, one that is no whole object cannot be made one by its neighbour
+        if lines.startswith(b"{") and lines.endswith(b"}") and lines.count(b"}\n{") == last - 1:
+            with contextlib.suppress(msgspec.DecodeError):
+                chunks = _decoder.decode_lines(lines)
+        if len(chunks) != last:
+            for data, end in zip(events, ends, strict=True):
+                self.take(data, end)
+            return
+        self.done = last < len(events)
+        self.events += len(events)
+        texts, times_at, counts = self.texts.append, self.times_at.append, self.counts.append
+        for chunk, end in zip(chunks, ends, strict=False):
+            if len(chunk.choices) == 1 and chunk.usage is None and chunk.timings is None and chunk.error is _ABSENT:
+                choice = chunk.choices[0]
+                delta = choice.delta
+                text = choice.text if delta is None else delta.content
+                if text and choice.finish_reason is None and (delta is None or delta.tool_calls is _ABSENT):
+                    texts(text)
+                    times_at(end)
+                    counts(0)
+                    continue
+            self.take_chunk(chunk, end)
+
+    def take_chunk(self, chunk: _Chunk, end: int) -> None:
         counted: int | None = None
         if chunk.usage is not None:
             self.usage = chunk.usage
@@ -116,7 +156,7 @@ class _Stream:
         if chunk.timings is not None:
             self.timings = chunk.timings
             counted = chunk.timings.predicted_n if counted is None else counted
-        if chunk.error is not None and bytes(chunk.error) != b"null":
+        if bytes(chunk.error) not in _NOTHING:
             self.error = self.error or bytes(chunk.error)[:300].decode("utf-8", "replace")
         bearing = False
         for choice in chunk.choices:
@@ -126,7 +166,7 @@ class _Stream:
                 text = choice.text
             else:
                 text = delta.content or delta.reasoning_content or delta.reasoning or delta.refusal
-                if delta.tool_calls is not None and bytes(delta.tool_calls) not in (b"null", b"[]"):
+                if bytes(delta.tool_calls) not in _NOTHING:
                     text = text or bytes(delta.tool_calls).decode("utf-8", "replace")
             if text:
                 self.texts.append(text)
@@ -137,7 +177,7 @@ class _Stream:
 
 
 def _read_events(pieces: list[wire.Piece], stream: _Stream) -> bytes:
-    """Feed every event; returns bytes left over. Fast where each HTTP chunk is one ``data:`` line."""
+    """Feed every event; returns bytes left over. Quick as long as each HTTP chunk is one ``data:`` line."""
     take = stream.take
     for index, (data, end) in enumerate(pieces):
         if data.startswith(b"data: ") and data.endswith(b"\n\n") and data.count(b"\n") == 2 and b"\r" not in data:
@@ -167,12 +207,14 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
     rest = b""
     streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip() == "text/event-stream"
     if answer is not None and streamed:
-        rest = _read_events(answer.pieces, stream)
-    stamps = [monotonic(stamp) if stamp else 0 for stamp in trace.kernel_ns]
-    lags = [read - stamp for read, stamp in zip(trace.read_ns, stamps, strict=True) if stamp]
+        if answer.events is not None:
+            stream.take_all(answer.events, answer.ends)
+        else:
+            rest = _read_events(answer.pieces, stream)
+    stamps, lags = _stamps(trace, monotonic)
     which = [bisect.bisect_left(trace.read_end, offset) for offset in stream.times_at]
-    times = [stamps[index] or trace.read_ns[index] for index in which]
-    distinct = len(set(which))
+    times = [stamps[index] for index in which]
+    carried = collections.Counter(which)
     tokens, source = _tokens(stream)
     outcome, detail = _outcome(trace, answer, stream, rest, streamed, tokens, asked)
     text = "".join(stream.texts)
@@ -203,9 +245,22 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
         sent_ns=trace.sent_ns,
         last_ns=times[-1] if times else 0,
         lags_ns=lags,
-        reads=distinct,
-        merged=distinct - sum(1 for i, index in enumerate(which) if which[i - 1 : i] != [index] and which[i + 1 : i + 2] != [index]),
+        reads=len(carried),
+        merged=len(carried) - list(carried.values()).count(1),
     )
+
+
+def _stamps(trace: RequestTrace, monotonic: Callable[[int], int]) -> tuple[list[int], list[int]]:
+    """When each read's bytes came (monotonic ns; the read's own time where the kernel gave no stamp), and the lags of the stamped."""
+    stamped = [stamp for stamp in trace.kernel_ns if stamp]
+    if not stamped:
+        return trace.read_ns, []
+    if stamped[-1] - stamped[0] < _ONE_CLOCK_NS and len(stamped) == len(trace.kernel_ns):
+        shift = monotonic(stamped[0]) - stamped[0]
+        stamps = [stamp + shift for stamp in stamped]
+        return stamps, [read - stamp for read, stamp in zip(trace.read_ns, stamps, strict=True)]
+    stamps = [monotonic(stamp) if stamp else read for stamp, read in zip(trace.kernel_ns, trace.read_ns, strict=True)]
+    return stamps, [read - stamp for read, stamp, raw in zip(trace.read_ns, stamps, trace.kernel_ns, strict=True) if raw]
 
 
 class _Said(NamedTuple):
@@ -249,7 +304,7 @@ def _timed(sent_ns: int, times: list[int], counts: list[int], tokens: int) -> _T
         tpot_ms=(times[-1] - times[0]) / 1e6 / later if later > 0 else None,
         tokens_first=first,
         step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
-        step_gap_ms=tuple(round((after - before) / 1e6, 4) for before, after in itertools.pairwise(times)),
+        step_gap_ms=tuple((after - before) // 100 / 1e4 for before, after in itertools.pairwise(times)),
     )
 
 
