@@ -85,8 +85,9 @@ def next_launch(
     if desk.launches_left <= 0:
         return Stop(rule="budget", why=f"{tune.max_launches} launches were allowed and are spent; raise max_launches to go on")
     too_dear: PlannedLaunch | None = None
+    # the last launch goes to the recheck rather than to one more candidate, unless the plan itself is not through
     last = desk.launches_left == 1 and any(True for _ in _recheck(desk))
-    for rule in (_recheck,) if last else _RULES:
+    for rule in (*_PLAN, _recheck) if last else _RULES:
         for launch in rule(desk):
             fitted = desk.fit(launch, now_s)
             if fitted is not None:
@@ -528,21 +529,9 @@ def _recheck(desk: _Desk) -> Iterator[PlannedLaunch]:
         yield desk.launch(desk.found, "recheck", why)
 
 
-_RULES: tuple[Callable[[_Desk], Iterator[PlannedLaunch]], ...] = (
-    _baseline,
-    _control,
-    _asked,
-    _deep,
-    _unmodelled_if_cheap,
-    _shallow,
-    _unmodelled,
-    _contest,
-    _confirm,
-    _whole,
-    _final,
-    _schedule,
-    _recheck,
-)
+_Rule: TypeAlias = Callable[[_Desk], Iterator[PlannedLaunch]]
+_PLAN: tuple[_Rule, ...] = (_baseline, _control, _asked, _deep, _unmodelled_if_cheap, _shallow, _unmodelled)
+_RULES: tuple[_Rule, ...] = (*_PLAN, _contest, _confirm, _whole, _final, _schedule, _recheck)
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
