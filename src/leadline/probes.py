@@ -196,9 +196,11 @@ def parse_clock(text: str) -> tuple[float, int]:
 
 # -- GPUs --------------------------------------------------------------------------------------------------------------
 
-# Processes on the GPUs with their cgroups, then containers that were given GPUs. Says nothing where there is no GPU.
+NO_GPU = "none\n"
+
+# Processes on the GPUs with their cgroups, then containers that were given GPUs; `none` on a host without nvidia-smi.
 GPU = """\
-export LC_ALL=C; command -v nvidia-smi >/dev/null || exit 0
+export LC_ALL=C; command -v nvidia-smi >/dev/null || { echo none; exit 0; }
 nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits 2>/dev/null | while IFS=', ' read -r p m _; do
   case $p in *[!0-9]*|'') continue;; esac
   printf 'app %s %s %s\\n' "$p" "$m" "$(tr '\\n' ' ' <"/proc/$p/cgroup" 2>/dev/null)"

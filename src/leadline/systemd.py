@@ -80,6 +80,7 @@ class SystemdSupervisor:
         self._renewer: threading.Thread | None = None
         self._done = threading.Event()
         self._env: tuple[str, ...] = ()
+        self._has_gpu: bool | None = None
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -94,7 +95,7 @@ class SystemdSupervisor:
         self._exec = self._read_exec(text, shown, trial=trial)
         env = tuple(sorted(unitfile.parse_environment(shown.get("Environment")).items()))
         dropins = " ".join(path for path in shown.get("DropInPaths").split() if path != ours)
-        digest = hashlib.sha256("\n".join([text, shown.get("UnitFileState"), dropins]).encode()).hexdigest()
+        digest = hashlib.sha256("\n".join([text.strip(), shown.get("UnitFileState"), dropins]).encode()).hexdigest()
         self._service = Service(
             name=self.unit,
             command=Command(argv=self._exec.argv, env=env, cwd=shown.get("WorkingDirectory") or None),
@@ -262,7 +263,7 @@ class SystemdSupervisor:
         read = self._read()
         text = read.replace(argv)
         where = self._where()
-        return deploy.diff(self.unit, read.source, text, where.dropin, self._trial_text(text))
+        return deploy.diff(self.unit, read.source, text, where.dropin, self._trial_text(text, self._show()))
 
     def arm(self) -> None:
         """Take the unit for this campaign and arm the dead-man; nothing of the service changes. Idempotent.
@@ -272,8 +273,7 @@ class SystemdSupervisor:
         if self._armed:
             return
         self._read()
-        shown = self._show()
-        if shown.get("NeedDaemonReload") == "yes":
+        if self._show().get("NeedDaemonReload") == "yes":
             raise CannotRewrite(
                 where=self.unit,
                 why="its files were changed after systemd read them, so a reload would change more than leadline's settings",
@@ -308,22 +308,22 @@ class SystemdSupervisor:
         read = self._read()
         text = read.replace(argv)
         self.arm()
-        where = self._where()
-        data = self._trial_text(text).encode()
+        where, shown = self._where(), self._show()
+        data = self._trial_text(text, shown).encode()
         self._refuse(self._hand("put", str(len(data)), stdin=data), where.dropin)
-        self._read_back(parse(text, self._around(read), engine=self._engine), where.dropin)
-        return self._restart()
+        shown = self._read_back(parse(text, self._surroundings(shown, text), engine=self._engine), where.dropin)
+        return self._restart(shown)
 
-    def _restart(self) -> Launch:
-        users = self._gpu_pids()
+    def _restart(self, before: Shown) -> Launch:
+        users = self._gpu_pids(before)
         self._refuse(self._hand("halt", timeout_s=self._halt_timeout_s()), self.unit)
         self._wait_for_gpu(users)
-        before = self._show().get("InvocationID")
         self._refuse(self._hand("start"), self.unit)
         until = time.monotonic() + 30.0
         while True:
             shown = self._show()
-            if shown.get("InvocationID") not in ("", before) and (shown.number("ExecMainPID") or shown.get("ActiveState") == "failed"):
+            fresh = shown.get("InvocationID") not in ("", before.get("InvocationID"))
+            if fresh and (shown.number("ExecMainPID") or shown.get("ActiveState") == "failed"):
                 return self._launch(shown)
             if time.monotonic() > until:
                 raise LaunchFailed(
@@ -344,9 +344,8 @@ class SystemdSupervisor:
             with contextlib.suppress(ServiceLost):
                 self._hand("kill", signal)
             self._until_stopped(launch, min(grace_s, 30.0))
-        users = self._gpu_pids()
-        done = self._hand("halt", timeout_s=self._halt_timeout_s())
-        self._refuse(done, self.unit)
+        users = self._gpu_pids(shown)
+        self._refuse(self._hand("halt", timeout_s=self._halt_timeout_s()), self.unit)
         self._wait_for_gpu(users)
         return self._exit_of(launch)
 
@@ -371,7 +370,7 @@ class SystemdSupervisor:
             time.sleep(0.2)
 
     def renew(self) -> None:
-        if self._armed and time.monotonic() - self._last_beat > self.settings.deadman_s / 8:
+        if self._armed and time.monotonic() - self._last_beat > self.settings.deadman_s / 4:
             self._beat()
 
     def restore(self, *, force: bool = False) -> str:
@@ -408,8 +407,8 @@ class SystemdSupervisor:
         data = deploy.lasting_dropin(text, when=datetime.now(UTC).isoformat(timespec="seconds")).encode()
         try:
             self._refuse(self._hand("keep", str(len(data)), stdin=data), where.lasting)
-            self._read_back(parse(text, self._around(read), engine=self._engine), where.lasting)
-            launch = self._restart()
+            wanted = parse(text, self._surroundings(self._show(), text), engine=self._engine)
+            launch = self._restart(self._read_back(wanted, where.lasting))
             (verify or self._still_running)(launch)
             self._refuse(self._hand("commit"), where.lasting)
         except LeadlineError as error:
@@ -525,11 +524,8 @@ class SystemdSupervisor:
 
     def _owner(self) -> Owner | None:
         """Who holds the unit; ``None`` when nobody does."""
-        where = self._where()
-        done = self._run("cat", f"{where.dir}/owner")
-        if done.status == 0:
-            return deploy.parse_owner(done.text)
-        return deploy.parse_owner("") if self._run("test", "-d", where.dir).status == 0 else None
+        done = self._run("sh", "-c", 'cat "$1/owner" 2>/dev/null || { [ -d "$1" ] && echo "?"; }', "sh", self._where().dir)
+        return deploy.parse_owner(done.text) if done.status == 0 else None
 
     # -- details -------------------------------------------------------------------------------------------------------
 
@@ -565,10 +561,6 @@ class SystemdSupervisor:
         assert self._exec is not None
         return self._exec
 
-    def _around(self, read: ExecStart) -> Surroundings:
-        """Surroundings under which a text that we wrote reads as ``read`` did."""
-        return self._surroundings(self._show(), read.source)
-
     def _clock(self) -> tuple[float, int]:
         if self._boot is None:
             self._boot = probes.parse_clock(self.target.run(probes.CLOCK).check(self.target.name).text)
@@ -584,8 +576,7 @@ class SystemdSupervisor:
             log=f"journalctl {' '.join((*self._scope, f'_SYSTEMD_INVOCATION_ID={ident}'))} on {self.target.name}",
         )
 
-    def _trial_text(self, exec_start: str) -> str:
-        shown = self._show()
+    def _trial_text(self, exec_start: str, shown: Shown) -> str:
         streams = {shown.get("StandardOutput") or "journal", shown.get("StandardError") or "inherit"}
         found = deploy.Found(
             exec_start=self._read().source,
@@ -594,11 +585,12 @@ class SystemdSupervisor:
         )
         return deploy.trial_dropin(found, exec_start, self.settings, start_limit_s=START_LIMIT_S)
 
-    def _read_back(self, wanted: ExecStart, path: str) -> None:
+    def _read_back(self, wanted: ExecStart, path: str) -> Shown:
+        """What systemd shows once ``wanted`` is loaded from ``path``. Raises ReadBackDiffers, the change taken back."""
         shown = self._show()
         if shown.get("LoadState") == "loaded" and any(probes.same_command(text, wanted.shown) for text in shown.exec_argv):
-            if path in shown.get("DropInPaths"):
-                return
+            if path in shown.get("DropInPaths").split():
+                return shown
             found = f"drop-ins {shown.get('DropInPaths') or '(none)'}"
         else:
             found = f"{shown.get('LoadState')}: {(shown.exec_argv or ['(no ExecStart)'])[0][:300]}"
@@ -650,11 +642,15 @@ class SystemdSupervisor:
     # -- GPUs ----------------------------------------------------------------------------------------------------------
 
     def _gpu(self) -> probes.Gpu:
-        return probes.parse_gpu(self._run("sh", "-c", probes.GPU, root=True).text)
+        if self._has_gpu is False:
+            return probes.Gpu()
+        text = self._run("sh", "-c", probes.GPU, root=True).text
+        self._has_gpu = text != probes.NO_GPU
+        return probes.parse_gpu(text)
 
-    def _gpu_pids(self) -> set[int]:
+    def _gpu_pids(self, shown: Shown) -> set[int]:
         """Processes of the unit that hold GPU memory now."""
-        group = self._show().get("ControlGroup")
+        group = shown.get("ControlGroup")
         return {pid for pid, text in self._gpu().apps if group and group in text}
 
     def _wait_for_gpu(self, pids: set[int]) -> None:
