@@ -20,6 +20,7 @@ from leadline.records import (
     BlockResult,
     Candidate,
     FrontierRow,
+    Launch,
     Level,
     Measured,
     Outcome,
@@ -405,6 +406,33 @@ def test_a_risky_deep_launch_says_so() -> None:
     assert isinstance(step, PlannedLaunch)
     assert step.kind == "deep"
     assert "not known" in step.why
+
+
+def test_a_baseline_without_a_restart_tells_nothing_about_load_time() -> None:
+    at = rename(surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)}), load_s=0.5)
+    known = played(at, (OFF, 4))
+    running = Launch(launch_id="x", pid=1, started_s=-86400.0, log="")
+    warm = msgspec.structs.replace(known, trials=(msgspec.structs.replace(known.trials[0], launch=running),))
+    step, quick = (next_launch(k, at.axes, Tune(), Measure(), at.levels, OFF) for k in (warm, known))
+    assert isinstance(step, PlannedLaunch)
+    assert isinstance(quick, PlannedLaunch)
+    assert step.seconds > quick.seconds + 80
+    assert step.blocks == Measure().confirm_blocks
+    assert quick.blocks == Measure().explore_blocks
+
+
+def test_blocks_played_with_other_prompts_do_not_pair() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    known = played(at, (OFF, 3), (eagle(4), 3))
+    trial = known.trials[-1]
+    first = trial.blocks[0]
+    other = msgspec.structs.replace(first, requests=tuple(msgspec.structs.replace(r, prompt_id="other") for r in first.requests))
+    changed = msgspec.structs.replace(known, trials=(known.trials[0], msgspec.structs.replace(trial, blocks=(other, *trial.blocks[1:]))))
+    whole = Board(known, LEVELS, OFF).contrast(eagle(4), OFF, first.level)
+    part = Board(changed, LEVELS, OFF).contrast(eagle(4), OFF, first.level)
+    assert whole is not None
+    assert part is not None
+    assert part.n < whole.n
 
 
 def test_time_between_trials_counts_when_the_clock_is_given() -> None:

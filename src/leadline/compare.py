@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from . import acceptance as accepted
 from . import stats
@@ -28,7 +29,11 @@ class Board:
         refused = knowledge.refused
         self.candidates = tuple(c for c in knowledge.candidates if c not in refused)
         """Candidates that served and did not fail, in order of first launch."""
-        self._cells = {(c, level): knowledge.blocks(c, level) for c in self.candidates for level in self.levels}
+        self._cells = {
+            (c, level): tuple(pair for pair in knowledge.blocks(c, level) if pair[1].output_tok_s > 0)
+            for c in self.candidates
+            for level in self.levels
+        }
         repeated = [cell for cell in self._cells.values() if len({launch for launch, _ in cell}) > 1]
         self.launch = stats.launch_spread(repeated)
         self.noise_floor = stats.noise_floor(repeated)
@@ -51,11 +56,10 @@ class Board:
         """log(a / b) at a level, or None when they share no block there."""
         key = (a, b, level)
         if key not in self._contrasts:
-            left, right = self.cell(a, level), self.cell(b, level)
-            shared = {block.block for _, block in left} & {block.block for _, block in right}
+            left, right = _alike(self.cell(a, level), self.cell(b, level))
             self._contrasts[key] = (
                 stats.contrast(left, right, prior=self._priors[level], launch=self.launch, prompts=self.prompts)
-                if shared and a != b
+                if left and a != b
                 else None
             )
         return self._contrasts[key]
@@ -179,3 +183,16 @@ class Board:
         """What a block's contrast spreads at this level, from all candidates there, capped so that one cell still counts."""
         pooled = stats.block_spread([self.cell(c, level) for c in self.measured(level)])
         return stats.Spread(sd=pooled.sd, df=min(pooled.df, 6.0))
+
+
+_Cell: TypeAlias = tuple[tuple[int, BlockResult], ...]
+
+
+def _alike(a: _Cell, b: _Cell) -> tuple[_Cell, _Cell]:
+    """The blocks both cells played with the same prompts; what one side played otherwise (cut short, another seed) is left out."""
+    prompts: dict[int, set[tuple[str, ...]]] = {}
+    for _, block in (*a, *b):
+        prompts.setdefault(block.block, set()).add(tuple(sorted(request.prompt_id for request in block.requests)))
+    shared = {block.block for _, block in a} & {block.block for _, block in b}
+    kept = {number for number in shared if len(prompts[number]) == 1}
+    return tuple(pair for pair in a if pair[1].block in kept), tuple(pair for pair in b if pair[1].block in kept)

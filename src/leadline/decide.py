@@ -9,6 +9,7 @@ shown yet; last the configuration as found once more, which tells drift and the 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -158,10 +159,19 @@ class _Desk:
 
     @property
     def load_s(self) -> float:
-        if self.knowledge.load_s is not None:
-            return self.knowledge.load_s
+        # a service measured as it already ran tells nothing about how long a start takes
+        started = [t for t in self.knowledge.trials if t.load_s is not None and (t.launch is None or t.launch.started_s >= t.at_s - 1)]
+        if started:
+            return statistics.median(t.load_s or 0.0 for t in started)
         engine = self.knowledge.began.conditions.engine if self.knowledge.began is not None else ""
         return LOAD_GUESS_S.get(engine, OTHER_LOAD_GUESS_S)
+
+    @property
+    def start_s(self) -> float:
+        """Seconds of a launch that are not blocks: loading, warming up, stopping, as seen so far."""
+        ended = [t for t in self.knowledge.trials if t.served and t.down_s is not None]
+        rest = [(t.down_s or 0.0) - (t.load_s or 0.0) - sum(block.duration_s for block in t.blocks) for t in ended]
+        return self.load_s + (max(0.0, statistics.median(rest)) if rest else 0.0)
 
     @property
     def dear(self) -> bool:
@@ -189,7 +199,7 @@ class _Desk:
         few = self.measure.confirm_blocks if self.dear else self.measure.explore_blocks
         n = few if blocks is None else blocks
         n = max(1, min(n, self.measure.max_blocks))
-        seconds = self.load_s + n * sum(self.block_s(candidate, level) for level in chosen)
+        seconds = self.start_s + n * sum(self.block_s(candidate, level) for level in chosen)
         return PlannedLaunch(candidate=candidate, why=why, levels=chosen, blocks=n, seconds=round(seconds, 1), kind=kind)
 
     @property
@@ -212,19 +222,19 @@ class _Desk:
         left = self.left_s(now_s)
         if launch.kind not in ("recheck", "baseline", "control"):
             left -= self.reserve_s
-        each = (launch.seconds - self.load_s) / launch.blocks
+        each = (launch.seconds - self.start_s) / launch.blocks
         least = min(launch.blocks, 1 if launch.kind == "recheck" else 2)
-        blocks = min(launch.blocks, int((left - self.load_s) / each) if each > 0 else launch.blocks)
+        blocks = min(launch.blocks, int((left - self.start_s) / each) if each > 0 else launch.blocks)
         if blocks < least:
             return None
-        return msgspec.structs.replace(launch, blocks=blocks, seconds=round(self.load_s + blocks * each, 1))
+        return msgspec.structs.replace(launch, blocks=blocks, seconds=round(self.start_s + blocks * each, 1))
 
     @property
     def reserve_s(self) -> float:
         """Kept back so that the configuration as found can be looked at once more."""
         if self.tried(self.found) != 1 or self.found not in self.board.candidates:
             return 0.0
-        return min(self.load_s + sum(self.block_s(self.found, level) for level in self.levels), 0.15 * self.tune.max_minutes * 60)
+        return min(self.start_s + sum(self.block_s(self.found, level) for level in self.levels), 0.15 * self.tune.max_minutes * 60)
 
     # -- worth --------------------------------------------------------------------------------------------------------
 
