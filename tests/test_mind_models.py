@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import itertools
+import json
 import math
 from pathlib import Path
 
@@ -134,6 +135,14 @@ def test_acceptance_that_falls_with_concurrency_points_to_the_engine() -> None:
 def test_expected_experts_of_a_large_mixture() -> None:
     experts = cost.Experts(total=256, active=8)
     assert [round(cost.experts_read(t, experts)) for t in (1, 4, 16, 64)] == [8, 31, 102, 222]
+
+
+def test_experts_are_read_from_a_models_configuration() -> None:
+    recorded = json.loads((DATA.parent / "recordings/sglang-0.5.12.post1-h200/config.json").read_text(encoding="utf-8"))
+    assert cost.experts_of(recorded) == cost.Experts(total=128, active=10)
+    assert cost.experts_of({"text_config": {"n_routed_experts": 256, "num_experts_per_tok": 8}}) == cost.Experts(total=256, active=8)
+    assert cost.experts_of({"hidden_size": 4096}) is None
+    assert cost.experts_of({"num_experts": 8, "num_experts_per_tok": 8}) is None
 
 
 def round_times() -> dict[tuple[int, int], float]:

@@ -17,6 +17,7 @@ import msgspec
 
 from . import endpoints, measure, ready, workload
 from .config import Measure, Settings, levels
+from .cost import experts_of
 from .decide import next_launch, plan
 from .diagnose import diagnose
 from .engines import Axis, Engine, Loading, Parsed
@@ -337,6 +338,11 @@ class Campaign:
         if any(row.exact for row in self.known.frontier):
             return
         infos = self._hands.look(base_url).infos
+        config = model_config(self.supervisor.target, reported.model or self.parsed.model)
+        experts = experts_of(config) if config is not None else None
+        if experts is not None:
+            told = {"num_experts": str(experts.total), "num_experts_per_tok": str(experts.active)}
+            reported = msgspec.structs.replace(reported, facts=tuple(sorted((dict(reported.facts) | told).items())))
         rows = chart(
             self.engine,
             self.parsed,
@@ -344,7 +350,7 @@ class Campaign:
             reported,
             log=self.supervisor.log(launch).decode("utf-8", "replace"),
             infos=infos,
-            model_config=model_config(self.supervisor.target, reported.model or self.parsed.model),
+            model_config=config,
         )
         if any(row.starts is not None for row in rows):
             self.journal.append(Inspected(at_s=self.now(), frontier=rows, reported=reported))

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from .records import Record
 
@@ -31,6 +31,17 @@ class Experts(Record, frozen=True):
 
     total: int
     active: int
+
+
+def experts_of(config: Mapping[str, object]) -> Experts | None:
+    """From a model's ``config.json`` (or its ``text_config``), under the names the field's families use; None for a dense model."""
+    inner = config.get("text_config")
+    for part in (config, inner if isinstance(inner, Mapping) else {}):
+        total = next((n for key in ("num_experts", "n_routed_experts", "num_local_experts") if isinstance(n := part.get(key), int)), 0)
+        active = part.get("num_experts_per_tok")
+        if isinstance(active, int) and 0 < active < total:
+            return Experts(total=total, active=active)
+    return None
 
 
 def experts_read(tokens: float, experts: Experts) -> float:
