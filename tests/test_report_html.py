@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import re
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -165,11 +167,11 @@ def quotes(built: dict[str, Any]) -> Iterator[str]:
                 yield quote["text"]
 
 
-def test_a_failed_trial_is_linked_from_timeline_and_table(page: Page) -> None:
+def test_a_failed_trial_is_linked_from_headline_timeline_and_table(page: Page) -> None:
     targets = [attrs["href"] for tag, attrs in page.elements if tag == "a" and attrs.get("href", "").startswith("#trial-")]
     failed = embedded(page)["failed"]
     for trial in failed:
-        assert targets.count(f"#trial-{trial['number']}") == 2
+        assert targets.count(f"#trial-{trial['number']}") == 3, "headline, timeline and table"
 
 
 def test_marks_are_told_apart_without_colour(page: Page) -> None:
@@ -207,3 +209,45 @@ def test_a_running_campaign_has_a_page(cut: int) -> None:
     page = Page(report.html(fold(planted.demo_campaign()[:cut])))
     assert page.open == []
     assert embedded(page)["status"] in {"empty", "running"}
+
+
+# Machado, Oliveira, Fernandes 2009 (doi 10.1109/TVCG.2009.113), severity 1.0, on linear RGB
+BLIND = {
+    "none": ((1, 0, 0), (0, 1, 0), (0, 0, 1)),
+    "protan": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deutan": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritan": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def linear(colour: str) -> list[float]:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    return [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
+
+
+def lab(rgb: list[float]) -> list[float]:
+    weights = ((0.4124, 0.3576, 0.1805), (0.2126, 0.7152, 0.0722), (0.0193, 0.1192, 0.9505))
+    white = (0.9505, 1.0, 1.089)
+    x, y, z = (sum(w * min(max(c, 0), 1) for w, c in zip(row, rgb, strict=True)) / n for row, n in zip(weights, white, strict=True))
+    f = [v ** (1 / 3) if v > 0.008856 else 7.787 * v + 16 / 116 for v in (x, y, z)]
+    return [116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])]
+
+
+@pytest.mark.parametrize("theme", [0, 1])
+@pytest.mark.parametrize("sight", sorted(BLIND))
+def test_series_colours_differ_for_every_eye(page: Page, theme: int, sight: str) -> None:
+    """The six colours stay apart (CIE76 above 10) for dichromats, and every one stands out from the card (contrast above 4.5)."""
+    style = next(text for text, chain in page.texts if chain[-1][0] == "style")
+    palette = {name: both[theme] for name, *both in re.findall(r"--(c\d|card): light-dark\((#\w+), (#\w+)\)", style)}
+    card = palette.pop("card")
+    assert len(palette) == 6
+    seen = {
+        name: [sum(m * c for m, c in zip(row, linear(colour), strict=True)) for row in BLIND[sight]] for name, colour in palette.items()
+    }
+    for a, b in itertools.combinations(sorted(seen), 2):
+        assert math.dist(lab(seen[a]), lab(seen[b])) > 10, (a, b)
+    for name, colour in palette.items():
+        light, dark = sorted(
+            (sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear(hue), strict=True)) for hue in (colour, card)), reverse=True
+        )
+        assert (light + 0.05) / (dark + 0.05) > 4.5, name
