@@ -12,7 +12,9 @@ import pytest
 
 import planted
 from leadline import report, words
-from leadline.records import AnyEvent, Began, Command, Concluded, Deployed, Failed, Interval, Level, Outcome, RequestResult
+from leadline.config import Tune
+from leadline.recommend import recommend
+from leadline.records import AnyEvent, Began, Command, Concluded, Deployed, Failed, Interval, Level, Outcome, RequestResult, Stop
 from leadline.report import cells
 from leadline.report.document import builtins, changes
 from leadline.state import Knowledge, fold
@@ -147,6 +149,23 @@ def test_the_page_and_the_verdict_count_alike(known: Knowledge) -> None:
     for point in known.verdict.points:
         cell = by_key[point.candidate, point.level]
         assert (cell.output_tok_s, cell.gain_vs_found, cell.gain_vs_off) == (point.output_tok_s, point.gain_vs_found, point.gain_vs_off)
+
+
+@pytest.mark.parametrize("tune", [Tune(), Tune(objective="goodput", tpot_ms=40.0)])
+def test_the_real_verdict_and_the_page_count_alike(tune: Tune) -> None:
+    """The same with a verdict of the real mind, also where only what keeps a latency limit counts."""
+    events = [event for event in planted.demo_campaign() if not isinstance(event, Concluded)]
+    asked = (("tune.objective", tune.objective), ("tune.tpot_ms", str(tune.tpot_ms)))
+    known = fold([msgspec.structs.replace(event, settings=asked) if isinstance(event, Began) else event for event in events])
+    stop = Stop(rule="resolved", why="")
+    verdict = recommend(known, (), tune, planted.DEMO_LEVELS, planted.DEMO_OFF, planted.demo_argv, stop)
+    known = fold([Concluded(at_s=2e9, verdict=verdict)], known)
+    by_key = {(cell.candidate, cell.level): cell for cell in cells.cells(known)}
+    assert len(verdict.points) == 4
+    for point in verdict.points:
+        cell = by_key[point.candidate, point.level]
+        assert (cell.output_tok_s, cell.gain_vs_found, cell.gain_vs_off) == (point.output_tok_s, point.gain_vs_found, point.gain_vs_off)
+    assert verdict.sentence in " ".join(report.text(known).split())
 
 
 def test_a_prediction_counts_only_if_it_came_first(crash: Knowledge) -> None:

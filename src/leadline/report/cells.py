@@ -8,8 +8,9 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from .. import stats
+from .. import objective, stats
 from ..compare import Board
+from ..config import Tune
 from ..records import Acceptance, Candidate, Interval, Level, Outcome, Prediction, Record
 from ..state import Knowledge
 
@@ -69,7 +70,10 @@ def cells(known: Knowledge) -> tuple[Cell, ...]:
     confidence = (
         next((p.output_tok_s.confidence for p in known.verdict.points if p.output_tok_s), CONFIDENCE) if known.verdict else CONFIDENCE
     )
-    board = Board(known, tuple(levels), known.began.found)
+    tune = _asked(known)
+    goodput = tune.objective == "goodput"
+    scored = objective.within_limits(known, tune) if goodput else known
+    board = Board(scored, tuple(levels), known.began.found, prompts=not goodput)
     made = []
     for candidate in candidates:
         for level in levels:
@@ -78,6 +82,15 @@ def cells(known: Knowledge) -> tuple[Cell, ...]:
             if rows or foretold.made:
                 made.append(_cell(board, candidate, level, rows, foretold, confidence))
     return tuple(made)
+
+
+def _asked(known: Knowledge) -> Tune:
+    """The objective and its limits as the campaign's settings name them: with ``goodput`` a rate counts only what kept the limits."""
+    settings = dict(known.began.settings) if known.began is not None else {}
+    limits = {
+        name: float(settings[f"tune.{name}"]) for name in ("ttft_ms", "tpot_ms") if settings.get(f"tune.{name}", "None") not in ("", "None")
+    }
+    return Tune(objective=settings.get("tune.objective", "balanced") if limits else "balanced", **limits)
 
 
 def rows_of(known: Knowledge, candidate: Candidate, level: Level) -> tuple[BlockRow, ...]:
@@ -142,7 +155,9 @@ def _gain(board: Board, candidate: Candidate, reference: Candidate, level: Level
 
 
 def _cell(board: Board, candidate: Candidate, level: Level, rows: tuple[BlockRow, ...], foretold: Foretold, confidence: float) -> Cell:
-    known, used = board.knowledge, [row for row in rows if row.used]
+    known = board.knowledge
+    used = [row for row in rows if row.used]
+    rates = [block.output_tok_s for _, block in known.blocks(candidate, level) if block.output_tok_s > 0]
 
     def estimate(values: Sequence[float], unit: str, launch: stats.Spread | None = None) -> Interval | None:
         return stats.estimate(values, confidence=confidence, unit=unit, launch=launch) if values else None
@@ -153,7 +168,7 @@ def _cell(board: Board, candidate: Candidate, level: Level, rows: tuple[BlockRow
     return Cell(
         candidate=candidate,
         level=level,
-        output_tok_s=estimate([row.output_tok_s for row in used], "tok/s", board.launch),
+        output_tok_s=estimate(rates, "tok/s", board.launch),
         tpot_ms=estimate([row.tpot_ms_p50 for row in used if row.tpot_ms_p50], "ms", board.launch),
         ttft_ms=estimate([row.ttft_ms_p50 for row in used if row.ttft_ms_p50], "ms", board.launch),
         gain_vs_found=_gain(board, candidate, board.found, level, confidence),
