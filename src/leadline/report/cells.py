@@ -87,10 +87,14 @@ def cells(known: Knowledge) -> tuple[Cell, ...]:
 def _asked(known: Knowledge) -> Tune:
     """The objective and its limits as the campaign's settings name them: with ``goodput`` a rate counts only what kept the limits."""
     settings = dict(known.began.settings) if known.began is not None else {}
-    limits = {
-        name: float(settings[f"tune.{name}"]) for name in ("ttft_ms", "tpot_ms") if settings.get(f"tune.{name}", "None") not in ("", "None")
-    }
-    return Tune(objective=settings.get("tune.objective", "balanced") if limits else "balanced", **limits)
+
+    def limit(name: str) -> float | None:
+        value = settings.get(f"tune.{name}", "None")
+        return None if value in ("", "None") else float(value)
+
+    ttft_ms, tpot_ms = limit("ttft_ms"), limit("tpot_ms")
+    named = settings.get("tune.objective", "balanced") if ttft_ms is not None or tpot_ms is not None else "balanced"
+    return Tune(objective=named, ttft_ms=ttft_ms, tpot_ms=tpot_ms)
 
 
 def rows_of(known: Knowledge, candidate: Candidate, level: Level) -> tuple[BlockRow, ...]:

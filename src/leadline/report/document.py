@@ -128,6 +128,8 @@ class Document(Record, frozen=True):
     settings: tuple[tuple[str, str], ...]
     not_shown: tuple[str, ...]
     warnings: tuple[str, ...]
+    readings: tuple[str, ...]
+    """What else the figures say, a sentence each."""
     same_output: str
     schedule: str
     command_found: tuple[str, ...]
@@ -197,6 +199,7 @@ def document(known: Knowledge) -> Document:
         settings=began.settings if began else (),
         not_shown=verdict.not_shown if verdict else (),
         warnings=_warnings(known, every),
+        readings=verdict.readings if verdict else (),
         same_output=verdict.same_output if verdict else "",
         schedule=verdict.schedule if verdict else "",
         command_found=masked_argv(began.command.argv) if began else (),

@@ -30,7 +30,7 @@ def render(document: Document) -> str:
         parts += ["## What fits", _frontier(document.frontier)]
     if document.trials:
         parts += ["## Timeline", _timeline(document)]
-    for title, lines in (("Not shown", document.not_shown), ("Mind", document.warnings)):
+    for title, lines in (("What else the figures say", document.readings), ("Not shown", document.not_shown), ("Mind", document.warnings)):
         if lines:
             parts += [f"## {title}", "\n".join(f"- {escape(line)}" for line in lines)]
     parts += ["## Conditions", table(("condition", "value"), conditions(document))]

@@ -39,6 +39,8 @@ def renderable(document: Document) -> RenderableType:
     measured = tuple(cell for cell in document.cells if cell.output_tok_s is not None)
     if measured:
         parts += [_head("Everything measured"), _measured(document, measured)]
+    if document.readings:
+        parts += [_head("What else the figures say"), *(_bullet(line) for line in document.readings)]
     if document.failed:
         parts += [_head("Failed trials"), *(_failed(trial) for trial in document.failed)]
     infeasible = [row for row in document.frontier if row.starts is False]
