@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from . import endpoints, measure, ready, workload
+from . import endpoints, measure, ready
 from .config import Measure, Settings, levels
 from .cost import experts_of
 from .decide import next_launch, plan
@@ -112,9 +112,9 @@ class RealHands:
     def warm_up(self, base_url: str, level: Level, model: str) -> None:
         """Requests like those to be measured, so that what the engine compiles and sizes at first use is not measured; other prompts."""
         wanted = self.settings.measure
-        prompts = workload.blocks(
+        prompts = measure.prompts_of(
             level.workload,
-            seed=wanted.seed,
+            wanted,
             block=WARM_UP_BLOCK,
             count=max(1, level.concurrency) * wanted.warmup_requests,
             max_tokens=min(WARM_UP_TOKENS, wanted.max_tokens),
@@ -123,9 +123,7 @@ class RealHands:
 
     def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
         wanted = self.settings.measure
-        prompts = workload.blocks(
-            level.workload, seed=wanted.seed, block=block, count=block_size(level, wanted), max_tokens=wanted.max_tokens
-        )
+        prompts = measure.prompts_of(level.workload, wanted, block=block, count=block_size(level, wanted))
         options = measure.Options(keep=str(self.traces / launch.launch_id) if self.traces else "")
         return measure.play(base_url, level, prompts, block=block, model=model, settings=wanted, cpu_s=cpu_s, options=options)
 

@@ -201,6 +201,63 @@ def report(
     sys.stdout.write(following.report_on(campaign, html=html, md=md, other=diff, as_json=as_json))
 
 
+@app.command(
+    epilog="Example: leadline bench http://127.0.0.1:8080 -n 1,8,64 --out before.json; then --compare before.json. "
+    "A workload is one of chat, copy, edit, summarise, extract, or a file: OpenAI messages, ShareGPT, the custom formats of vllm bench "
+    "serve and sglang.bench_serving, or recorded traffic with at_s and session."
+)
+def bench(
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET|URL", help="a server's URL, or a service that runs; with --compare: a result file")
+    ],
+    concurrency: Annotated[str | None, typer.Option("--concurrency", "-n", help="levels, for example 1,4,16")] = None,
+    rate: Annotated[str | None, typer.Option(help="open loop instead: arrivals a second, for example 2,8")] = None,
+    workloads: Annotated[str | None, typer.Option("--workload", help="workloads, for example chat,copy, or a JSONL file")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="output tokens a request")] = None,
+    cache: Annotated[str | None, typer.Option(help="prefix cache: cold, warm or production")] = None,
+    blocks: Annotated[int | None, typer.Option(help="at most this many blocks a level")] = None,
+    seed: Annotated[int | None, typer.Option(help="another seed, other prompts")] = None,
+    model: Annotated[str, typer.Option(help="model name to ask for (default: the first of /v1/models)")] = "",
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="ask the server to generate max-tokens always")] = False,
+    count_chunks: Annotated[bool, typer.Option("--count-chunks", help="ask the server for the token count of every chunk")] = False,
+    header: Annotated[list[str] | None, typer.Option(help="'Name: value', repeatable (authorisation)")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="do not verify the server's certificate")] = False,
+    out: Annotated[Path | None, typer.Option(help="write the result here, after every block")] = None,
+    compare: Annotated[Path | None, typer.Option(help="compare with this earlier result")] = None,
+    export: Annotated[list[str] | None, typer.Option(help="vllm=FILE or sglang=FILE, repeatable: the format of their own results")] = None,
+    traces: Annotated[Path | None, typer.Option(help="keep the raw traces in this folder")] = None,
+    config: ConfigOpt = None,
+    as_json: JsonFlag = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no narration")] = False,
+) -> None:
+    """Throughput, latency and acceptance of a server as it stands. Touches nothing."""
+    from . import bench as benching
+    from . import measure, verbs
+
+    changes = {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens}
+    settings = settings_from(config, {"measure": {**changes, "cache": cache, "max_blocks": blocks, "seed": seed}})
+    if compare is not None and Path(target).is_file():
+        result = benching.load(Path(target))
+    else:
+        options = measure.Options(
+            ignore_eos=ignore_eos,
+            count_chunks=count_chunks,
+            headers=benching.headers(header or []),
+            verify=not insecure,
+            keep=str(traces or ""),
+        )
+        rates = benching.rates(rate)
+        result = verbs.bench(target, settings, model=model, rates=rates, options=options, out=out, label=str(out or ""), quiet=quiet)
+    compared = benching.compare(benching.load(compare), result) if compare is not None else ()
+    for wish in export or []:
+        style, _, place = wish.partition("=")
+        benching.export(result, style, Path(place or f"leadline-{style}.json"))
+    if as_json:
+        emit({"result": result, "figures": [benching.figures(done) for done in result.levels], "compared": compared})
+    else:
+        sys.stdout.write(benching.text(result) + benching.comparison_text(compared))
+
+
 @app.command(epilog="Example: leadline watch")
 def watch(campaign: CampaignArg = None, as_json: JsonFlag = False) -> None:
     """Follow a running campaign in this terminal; ends with it."""

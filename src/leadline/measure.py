@@ -6,6 +6,7 @@ the last token.  Nothing is retried and nothing left out: a request that failed 
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
@@ -14,8 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from . import stream
+from . import promptfile, stream, workload
 from .config import Measure
+from .errors import BadWorkload
+from .promptfile import PromptFile
 from .records import BlockResult, ClientHealth, Level, Outcome, Record, RequestResult
 from .stream import Plan, Shot, Trace
 from .stream import plan as planning
@@ -97,8 +100,10 @@ def play(
         ca_file=options.ca_file,
         headers=options.headers,
     )
+    if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
+        stream.play(plan._replace(open_loop=False, shots=tuple(Shot(data) for data in bodies)), path=options.path)
     before = cpu_s() if cpu_s is not None else None
-    keep = Path(options.keep) / f"{level.label.replace(' ', '-').replace('/', '-per-')}-block{block}" if options.keep else None
+    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
     trace = stream.play(plan, processes=options.processes or 1 + plan.connections // 512, keep=keep, path=options.path, tick=tick)
     after = cpu_s() if cpu_s is not None else None
     asked = [
@@ -107,6 +112,38 @@ def play(
     ]
     readings = reduced(trace, asked)
     return summary(readings, level, block, trace, server_cpu_s=after - before if before is not None and after is not None else None)
+
+
+@functools.lru_cache(16)
+def prompt_file(name: str) -> PromptFile:
+    """Read a file of prompts; ``!`` in front forces one that looks like random tokens. Raises :class:`~leadline.errors.BadWorkload`."""
+    path = Path(name.removeprefix("!"))
+    try:
+        text = path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadWorkload(
+            workload=name, why=f"it cannot be read: {error}", fix="give the path of a readable UTF-8 .jsonl or .json file"
+        ) from None
+    return promptfile.parse(path.name, text, force=name.startswith("!"))
+
+
+def is_file(name: str) -> bool:
+    """Whether a workload's name means a file."""
+    return name.endswith((".jsonl", ".json")) or "/" in name
+
+
+def prompts_of(name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None) -> tuple[Prompt, ...]:
+    """The prompts of a block, of a built-in workload or a file. Raises :class:`~leadline.errors.BadWorkload`."""
+    most = max_tokens or settings.max_tokens
+    if is_file(name):
+        cold = settings.cache == "cold"
+        return workload.from_file(prompt_file(name), seed=settings.seed, block=block, count=count, max_tokens=most, repeat=cold)
+    return workload.blocks(name, seed=settings.seed, block=block, count=count, max_tokens=most)
+
+
+def digest(settings: Measure) -> str:
+    """Fingerprint of the workloads of ``settings``, files by their content."""
+    return workload.digest(settings.workloads, settings, [prompt_file(name) for name in settings.workloads if is_file(name)])
 
 
 def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PLAIN) -> bytes:

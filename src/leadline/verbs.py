@@ -8,12 +8,15 @@ from __future__ import annotations
 import hashlib
 import json
 import platform
+import sys
 import time
 from pathlib import Path
 
 import msgspec
 
-from . import __version__, journal, workload
+from . import __version__, journal, measure
+from .bench import BenchResult, LevelResult
+from .bench import run as bench_run
 from .campaign import Campaign
 from .config import Settings, levels
 from .engines import Engine, Parsed, recognise
@@ -46,7 +49,7 @@ def open_target(text: str, settings: Settings, folder: Path) -> Opened:
 def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool) -> Knowledge:
     """Run or resume the campaign of ``target``; returns all that is known at its verdict."""
     for level in levels(settings.measure):
-        workload.built_in(level.workload)
+        measure.prompts_of(level.workload, settings.measure, block=0, count=1)
     probe = open_target(target, settings, journal.home() / "targets")
     conditions = conditions_of(target, probe, settings)
     folder = campaign_folder(conditions, settings, probe.parsed, fresh=fresh)
@@ -169,7 +172,7 @@ def conditions_of(target: str, opened: Opened, settings: Settings) -> Conditions
         version=opened.parsed.version or "",
         host=opened.supervisor.target.name,
         hardware=hardware(opened.supervisor),
-        workloads=workload.digest(settings.measure.workloads, settings.measure),
+        workloads=measure.digest(settings.measure),
         client=f"leadline {__version__}",
     )
 
@@ -212,3 +215,45 @@ def hardware(supervisor: Supervisor) -> str:
     gpus = supervisor.target.run(["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"])
     found = "; ".join(line.strip() for line in gpus.text.splitlines() if line.strip()) if gpus.status == 0 else ""
     return f"{cpu}; {found}" if found else cpu
+
+
+def bench(
+    target: str,
+    settings: Settings,
+    *,
+    model: str,
+    rates: tuple[float, ...],
+    options: measure.Options,
+    out: Path | None,
+    label: str,
+    quiet: bool,
+) -> BenchResult:
+    """Measure a server as it stands: a URL, or a service that runs."""
+    place = parse_target(target)
+    narrate = None if quiet else _bench_line
+
+    def go(url: str, name: str) -> BenchResult:
+        return bench_run(url, settings.measure, model=name, rates=rates, options=options, out=out, label=label, show=narrate)
+
+    if place.kind == "http":
+        return go(place.url, model)
+    if place.kind == "process":
+        raise Unsupported(what="measuring a command that does not run yet", where="by bench", fix="start it and give bench its URL")
+    opened = open_target(target, settings, journal.home() / "targets")
+    try:
+        with opened.supervisor.target.forward(opened.parsed.port) as port:
+            return go(f"http://127.0.0.1:{port}", model)
+    finally:
+        opened.supervisor.close()
+
+
+def _bench_line(done: LevelResult, ended: int) -> None:
+    """One line a block on standard error; the count of a running block only on a terminal."""
+    if ended and sys.stderr.isatty():
+        sys.stderr.write(f"\r{done.level.label}: block {len(done.blocks) + 1}, {ended} requests ended ")
+    elif not ended:
+        block = done.blocks[-1]
+        failed = f", {block.failed} failed" if block.failed else ""
+        end = f"; done by {done.stop}" if done.stop else ""
+        start = "\r" if sys.stderr.isatty() else ""
+        sys.stderr.write(f"{start}{done.level.label}: block {len(done.blocks)}: {block.output_tok_s:.1f} tok/s{failed}{end}\n")

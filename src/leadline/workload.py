@@ -13,11 +13,14 @@ import importlib.resources
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from .config import Measure
 from .errors import BadWorkload
-from .records import Record
+from .promptfile import PromptFile, Turn
+from .records import Level, Record
 
 BUILT_IN = ("chat", "copy", "edit", "summarise", "extract")
 _PLACEHOLDER = re.compile(r"\{(?:(\d+)\.\.(\d+)|([A-Za-z_]+)(?:@(\w+))?(?:\*(\d+)\.\.(\d+))?)\}")
@@ -147,13 +150,73 @@ class _Drawer:
         return int.from_bytes(digest, "little") % count
 
 
-def digest(workloads: Iterable[str], measure: Measure) -> str:
+def from_file(source: PromptFile, *, seed: int, block: int, count: int, max_tokens: int, repeat: bool = True) -> tuple[Prompt, ...]:
+    """The ``count`` prompts of block number ``block`` from the user's file, sessions kept whole and in order.
+
+    Sessions are dealt in an order that depends on ``seed``; a timed file is played in its own order. When the file is used up, it begins
+    again if ``repeat`` allows (every prompt then carries another nonce), else :class:`~leadline.errors.BadWorkload` is raised.
+    """
+    order = list(range(len(source.sessions)))
+    if not source.timed:
+        order.sort(key=lambda index: hashlib.blake2b(f"{source.name}/{seed}/{index}".encode(), digest_size=8).digest())
+    prompts: list[Prompt] = []
+    skip = block * count
+    at = 0
+    while len(prompts) < count:
+        if at >= len(order) and not repeat:
+            raise BadWorkload(
+                workload=source.name,
+                why=f"{source.requests} prompts are too few for block {block} of {count}, and a repeated prompt would be answered from the cache",
+                fix='give a file with more prompts, or measure.cache = "cold"',
+            )
+        session = source.sessions[order[at % len(order)]]
+        if skip > 0:
+            skip -= len(session)
+        else:
+            prompts.extend(_session(source, session, f"{at}", seed, block, max_tokens))
+        at += 1
+    return _from_zero(prompts[:count])
+
+
+def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int, block: int, max_tokens: int) -> list[Prompt]:
+    made: list[Prompt] = []
+    for number, turn in enumerate(session):
+        made.append(
+            Prompt(
+                prompt_id=f"{source.name}-{seed}-{block}-{label}.{number}",
+                messages=turn.messages,
+                max_tokens=min(turn.max_tokens or max_tokens, max_tokens),
+                due_s=turn.at_s if number == 0 else None,
+                after=made[-1].prompt_id if made else "",
+                delay_s=turn.delay_s,
+                tools=turn.tools,
+            )
+        )
+    return made
+
+
+def _from_zero(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
+    """Recorded times count from the first request of the block."""
+    times = [prompt.due_s for prompt in prompts if prompt.due_s is not None]
+    if not times:
+        return tuple(prompts)
+    first = min(times)
+    return tuple(msgspec.structs.replace(prompt, due_s=prompt.due_s - first) if prompt.due_s is not None else prompt for prompt in prompts)
+
+
+def slug(level: Level) -> str:
+    """A level as part of a file name."""
+    return re.sub(r"[^A-Za-z0-9.=_-]+", "-", level.label.replace("/s", "-per-s").rpartition("/")[2])
+
+
+def digest(workloads: Iterable[str], measure: Measure, files: Iterable[PromptFile] = ()) -> str:
     """Fingerprint of everything about the prompts that two measurements must share to be compared (16 hex digits).
 
-    A built-in workload enters by its templates, a file by its name (its reader adds the content's own fingerprint).
+    A built-in workload enters by its templates, a file by its content (``files``: those that were read).
     """
     said: list[object] = [measure.max_tokens, measure.prompts, measure.waves, measure.seed, measure.cache, measure.temperature]
     for workload in workloads:
         template = built_in(workload) if workload in BUILT_IN else None
         said.append([workload, [template.messages, sorted(template.fill.items())] if template else None])
+    said.extend(sorted(file.sha256 for file in files))
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]

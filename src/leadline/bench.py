@@ -1,0 +1,452 @@
+"""``leadline bench``: measure a server as it stands, compare two results, hand them to other tools' plots.
+
+A result is one JSON document (:class:`BenchResult`) with every block and every request in it; it is written anew after
+every block, so that what was measured survives whatever ends the run.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from . import __version__, endpoints, measure, stats, workload
+from .config import Measure, levels
+from .errors import BadLevels, ConfigError, NotServing, OtherConditions
+from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
+from .target import write_atomically
+
+FORMAT = "leadline-bench-1"
+"""History: 1 = first."""
+LEAST_BLOCKS = 3
+WARM_UP_BLOCK = 1_000_000
+
+
+class LevelResult(Record, frozen=True):
+    """Everything measured at one level."""
+
+    level: Level
+    blocks: tuple[BlockResult, ...]
+    stop: str = ""
+    """``precision``, ``blocks`` (as many as were allowed), ``time``, or empty while it runs."""
+
+
+class BenchResult(Record, frozen=True):
+    """The file of one run."""
+
+    format: str
+    url: str
+    model: str
+    at_s: float
+    """Start, seconds since the epoch."""
+    writer: str
+    workloads: str
+    """Digest of the prompts and limits; results with different digests are never compared."""
+    settings: Measure
+    levels: tuple[LevelResult, ...]
+    label: str = ""
+    complete: bool = False
+
+
+class Figures(Record, frozen=True):
+    """One level in numbers. Latencies in ms over the requests that were served; percentiles linear between neighbours."""
+
+    level: Level
+    requests: int
+    failed: tuple[tuple[str, int], ...]
+    """(kind, count) of everything that was not served."""
+    output_tok_s: Interval | None
+    """Over blocks; ``None`` when nothing was served."""
+    requests_s: float
+    ttft_ms: tuple[float, float, float]
+    """p50, p90, p99, from the actual send."""
+    ttft_intended_ms: tuple[float, float, float]
+    """The same from the intended send: differs where the load could not keep its schedule."""
+    step_gap_ms: tuple[float, float, float]
+    """Between two token-bearing events of a stream (other tools call it ITL)."""
+    time_per_token_ms: tuple[float, float, float]
+    """(E2E - TTFT) / (tokens - tokens of the first event), a figure a request (other tools call it TPOT)."""
+    tokens_per_step: float
+    """Output tokens / token-bearing events."""
+    e2e_ms: tuple[float, float, float]
+    tokens_in: int
+    tokens_out: int
+    token_source: str
+    acceptance_rate: float | None
+    """Accepted / drafted tokens, where the server says it per request."""
+    late_ms_p99: float
+    """How late requests were sent, against the schedule (open loop) or a free connection (closed)."""
+    blocks: int
+    stop: str
+    client: tuple[ClientHealth, ...]
+    invalid: str
+    """Why the level does not count, empty when it does."""
+
+
+def discover(url: str) -> str:
+    """The id of the model a server offers. Raises :class:`~leadline.errors.NotServing`."""
+    answer = endpoints.snapshot(url.rstrip("/").removesuffix("/v1"), ["/v1/models"], "").infos.get("/v1/models")
+    try:
+        return str(answer["data"][0]["id"])  # type: ignore[index]
+    except (TypeError, KeyError, IndexError):
+        raise NotServing(
+            url=url, why="/v1/models names no model", fix="check that the server is up (`leadline doctor URL`), or give --model"
+        ) from None
+
+
+def run(
+    url: str,
+    settings: Measure,
+    *,
+    model: str = "",
+    rates: Sequence[float] = (),
+    options: measure.Options = measure.PLAIN,
+    out: Path | None = None,
+    label: str = "",
+    show: Callable[[LevelResult, int], None] | None = None,
+) -> BenchResult:
+    """Measure every level of ``settings`` (or every rate of ``rates``) at ``url``.
+
+    ``show`` is told the level so far and the number of ended requests of the block that plays. Raises NotServing, BadWorkload,
+    BadLevels, MeasurementInvalid.
+    """
+    planned = (
+        [Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates] if rates else levels(settings)
+    )
+    for name in settings.workloads:
+        measure.prompts_of(name, settings, block=0, count=1)
+    result = BenchResult(
+        format=FORMAT,
+        url=url,
+        model=model or discover(url),
+        at_s=time.time(),
+        writer=f"leadline {__version__}",
+        workloads=measure.digest(settings),
+        settings=settings,
+        levels=(),
+        label=label,
+    )
+    for level in planned:
+        warm_up(url, level, result.model, settings, options)
+        done = LevelResult(level=level, blocks=())
+        while not done.stop:
+            done = _next_block(done, result, settings, options, show)
+            replaced = msgspec.structs.replace(result, levels=(*result.levels, done))
+            save(replaced, out)
+        result = msgspec.structs.replace(result, levels=(*result.levels, done))
+    result = msgspec.structs.replace(result, complete=True)
+    save(result, out)
+    return result
+
+
+def rates(text: str | None) -> tuple[float, ...]:
+    """``"2,8.5"`` -> (2.0, 8.5). Raises :class:`~leadline.errors.BadLevels`."""
+    if text is None:
+        return ()
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = (-1.0,)
+    if not all(0 < rate < 1e6 for rate in found):
+        raise BadLevels(levels=text, why="a rate is a number of arrivals a second, above 0")
+    return found
+
+
+def headers(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    """``["Name: value"]`` -> pairs. Raises :class:`~leadline.errors.ConfigError`."""
+    pairs = tuple((name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
+    if any(not name or not value for name, value in pairs):
+        raise ConfigError(
+            place="--header", what="a header without name or value", fix="write for example --header 'Authorization: Bearer KEY'"
+        )
+    return pairs
+
+
+def warm_up(url: str, level: Level, model: str, settings: Measure, options: measure.Options) -> None:
+    """Uncounted requests like those to be measured."""
+    count = max(1, level.concurrency) * settings.warmup_requests
+    if not count:
+        return
+    prompts = measure.prompts_of(level.workload, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(16, settings.max_tokens))
+    closed = Level(workload=level.workload, concurrency=max(1, level.concurrency))
+    tried = measure.play(url, closed, prompts, block=WARM_UP_BLOCK, model=model, settings=settings, options=options)
+    if all(request.outcome is not Outcome.OK for request in tried.requests):
+        first = tried.requests[0]
+        raise NotServing(
+            url=url, why=f"all {count} warm-up requests failed: {first.outcome.value} {first.detail}", fix="run `leadline doctor` on it"
+        )
+
+
+def _next_block(
+    done: LevelResult,
+    result: BenchResult,
+    settings: Measure,
+    options: measure.Options,
+    show: Callable[[LevelResult, int], None] | None,
+) -> LevelResult:
+    level, number = done.level, len(done.blocks)
+    per_client = max(1, level.concurrency) * settings.waves
+    count = max(settings.prompts, per_client) if level.rate_rps is None else max(settings.prompts, round(level.rate_rps * 5))
+    prompts = measure.prompts_of(level.workload, settings, block=number, count=count)
+    tick = (lambda ended: show(done, ended)) if show is not None else None
+    block = measure.play(result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, tick=tick)
+    blocks = (*done.blocks, block)
+    done = LevelResult(level=level, blocks=blocks, stop=_stop(blocks, settings))
+    if show is not None:
+        show(done, 0)
+    return done
+
+
+def _stop(blocks: Sequence[BlockResult], settings: Measure) -> str:
+    """Why a level is done: precise enough, as many blocks as allowed, or out of time."""
+    if blocks[-1].stop != "complete" or sum(block.duration_s for block in blocks) >= settings.level_limit_s:
+        return "time"
+    if len(blocks) >= settings.max_blocks:
+        return "blocks"
+    rates = [block.output_tok_s for block in blocks if block.output_tok_s > 0]
+    if len(rates) >= LEAST_BLOCKS:
+        found = stats.estimate(rates)
+        if (found.high - found.low) / 2 <= settings.precision * found.value:
+            return "precision"
+    return ""
+
+
+def save(result: BenchResult, out: Path | None) -> None:
+    if out is not None:
+        write_atomically(out, msgspec.json.format(msgspec.json.encode(result), indent=1))
+
+
+def load(path: Path) -> BenchResult:
+    """Read a result file. Raises :class:`~leadline.errors.ConfigError`."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=BenchResult)
+    except FileNotFoundError:
+        raise ConfigError(place=path, what="no such file", fix="give the file that `leadline bench --out FILE` wrote") from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            place=path, what=f"not a result of leadline bench: {error}", fix=f"files of format {FORMAT} can be read"
+        ) from None
+
+
+# -- figures -----------------------------------------------------------------------------------------------------------
+
+
+def figures(done: LevelResult) -> Figures:
+    """A level in numbers."""
+    requests = [request for block in done.blocks for request in block.requests]
+    served = [request for request in requests if request.outcome is Outcome.OK]
+    rates = [block.output_tok_s for block in done.blocks if block.output_tok_s > 0]
+    duration_s = sum(block.duration_s for block in done.blocks)
+    drafted = sum(request.drafted or 0 for request in served)
+    events = sum(request.events for request in served)
+    tokens_out = sum(request.tokens_out for request in served)
+    late = sorted((request.sent_s - request.intended_s) * 1e3 for request in requests if request.ttft_ms is not None)
+    whys = [block.client.why for block in done.blocks if not block.client.valid]
+    return Figures(
+        level=done.level,
+        requests=len(requests),
+        failed=tuple(sorted(Counter(r.outcome.value for r in requests if r.outcome is not Outcome.OK).items())),
+        output_tok_s=stats.estimate(rates) if rates else None,
+        requests_s=len(served) / duration_s if duration_s else 0.0,
+        ttft_ms=_spread([r.ttft_ms for r in served if r.ttft_ms is not None]),
+        ttft_intended_ms=_spread([r.ttft_ms + (r.sent_s - r.intended_s) * 1e3 for r in served if r.ttft_ms is not None]),
+        step_gap_ms=_spread([gap for r in served for gap in r.step_gap_ms]),
+        time_per_token_ms=_spread([r.tpot_ms for r in served if r.tpot_ms is not None]),
+        tokens_per_step=tokens_out / events if events else 0.0,
+        e2e_ms=_spread([r.e2e_ms for r in served if r.e2e_ms is not None]),
+        tokens_in=sum(r.tokens_in or 0 for r in served),
+        tokens_out=tokens_out,
+        token_source="+".join(sorted({r.token_source for r in served})),
+        acceptance_rate=sum(r.accepted or 0 for r in served) / drafted if drafted else None,
+        late_ms_p99=measure.percentile(late, 0.99),
+        blocks=len(done.blocks),
+        stop=done.stop,
+        client=tuple(block.client for block in done.blocks),
+        invalid=f"the client was the bottleneck in {len(whys)} of {len(done.blocks)} blocks: {whys[0]}" if whys else "",
+    )
+
+
+def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+    ordered = sorted(values)
+    return measure.percentile(ordered, 0.5), measure.percentile(ordered, 0.9), measure.percentile(ordered, 0.99)
+
+
+def text(result: BenchResult) -> str:
+    """The table of a result."""
+    rows = [
+        (
+            "level",
+            "output tok/s (90 %)",
+            "TTFT p50/p99",
+            "step gap p50/p99",
+            "per token p50/p99",
+            "tok/step",
+            "E2E p50",
+            "requests",
+            "failed",
+        )
+    ]
+    notes = []
+    for done in result.levels:
+        f = figures(done)
+        rate = f.output_tok_s
+        rows.append(
+            (
+                f.level.label,
+                f"{rate.value:.1f} ({rate.low:.1f}-{rate.high:.1f}, n={rate.n})" if rate else "none",
+                f"{f.ttft_ms[0]:.1f}/{f.ttft_ms[2]:.1f} ms",
+                f"{f.step_gap_ms[0]:.2f}/{f.step_gap_ms[2]:.2f} ms",
+                f"{f.time_per_token_ms[0]:.2f}/{f.time_per_token_ms[2]:.2f} ms",
+                f"{f.tokens_per_step:.2f}" + (f" (accepted {f.acceptance_rate:.0%})" if f.acceptance_rate is not None else ""),
+                f"{f.e2e_ms[0]:.0f} ms",
+                str(f.requests),
+                ", ".join(f"{count} {kind}" for kind, count in f.failed) or "0",
+            )
+        )
+        lag = max((client.lag_ms_p99 for client in f.client), default=0.0)
+        merged = max((client.merged_share for client in f.client), default=0.0)
+        clocks = "/".join(sorted({client.clock for client in f.client}))
+        notes.append(
+            f"{f.level.label}: tokens from {f.token_source or 'nothing'}; clock {clocks}, lag p99 {lag:.2f} ms, merged reads {merged:.1%}, "
+            f"late p99 {f.late_ms_p99:.2f} ms, client CPU {sum(c.cpu_s for c in f.client):.2f} s; stopped by {f.stop or 'interruption'}"
+            + (f"; INVALID: {f.invalid}" if f.invalid else "")
+        )
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    head = f"{result.model} at {result.url}; prefix cache {result.settings.cache}, at most {result.settings.max_tokens} tokens a request"
+    return "\n".join([head, "", *lines, "", *notes, ""])
+
+
+# -- comparison --------------------------------------------------------------------------------------------------------
+
+
+class Compared(Record, frozen=True):
+    """One level in two results."""
+
+    level: Level
+    ratio: Interval | None
+    """Output throughput, second result / first result, over the blocks both have."""
+    why: str = ""
+
+
+def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
+    """Throughput of ``second`` over ``first``, paired by block. Raises :class:`~leadline.errors.OtherConditions`."""
+    if first.workloads != second.workloads:
+        raise OtherConditions(campaign=second.label or second.url, what=f"workloads {second.workloads}, not {first.workloads}")
+    found = []
+    for a in first.levels:
+        b = next((other for other in second.levels if other.level == a.level), None)
+        left = [(1, block) for block in a.blocks if counts(block)]
+        right = [(2, block) for block in b.blocks if counts(block)] if b is not None else []
+        shared = {block.block for _, block in left} & {block.block for _, block in right}
+        if not shared:
+            found.append(Compared(level=a.level, ratio=None, why="no block of this level counts in both results"))
+            continue
+        ratio = stats.paired_ratio([pair for pair in right if pair[1].block in shared], [pair for pair in left if pair[1].block in shared])
+        found.append(Compared(level=a.level, ratio=ratio))
+    return tuple(found)
+
+
+def counts(block: BlockResult) -> bool:
+    """Whether a block may enter a comparison: all served, not cut short, and the client was not the bottleneck."""
+    return block.failed == 0 and block.stop == "complete" and block.client.valid
+
+
+def comparison_text(compared: Sequence[Compared]) -> str:
+    lines = []
+    for row in compared:
+        if row.ratio is None:
+            lines.append(f"{row.level.label}: {row.why}")
+            continue
+        r = row.ratio
+        verdict = "no difference shown" if not r.excludes_one else "faster" if r.value > 1 else "slower"
+        lines.append(f"{row.level.label}: x{r.value:.3f} ({r.low:.3f}-{r.high:.3f}, {r.confidence:.0%}, n={r.n}): {verdict}")
+    return "\n".join(lines) + "\n"
+
+
+# -- other tools' formats ----------------------------------------------------------------------------------------------
+
+
+def _moments(name: str, values: Sequence[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    mean = sum(ordered) / len(ordered) if ordered else 0.0
+    return {
+        f"mean_{name}": mean,
+        f"median_{name}": measure.percentile(ordered, 0.5),
+        f"std_{name}": (sum((v - mean) ** 2 for v in ordered) / len(ordered)) ** 0.5 if ordered else 0.0,
+        f"p90_{name}": measure.percentile(ordered, 0.9),
+        f"p99_{name}": measure.percentile(ordered, 0.99),
+    }
+
+
+def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, object]:
+    """One level as ``vllm bench serve --save-result`` (``vllm``) or ``sglang.bench_serving`` (``sglang``) writes it.
+
+    Lists hold one entry a request, seconds as there; what leadline does not count is left out rather than invented.
+    """
+    requests = [request for block in done.blocks for request in block.requests]
+    served = [request for request in requests if request.outcome is Outcome.OK]
+    duration = sum(block.duration_s for block in done.blocks) or 1e-9
+    tokens_in, tokens_out = sum(r.tokens_in or 0 for r in served), sum(r.tokens_out for r in served)
+    e2e = "e2el_ms" if style == "vllm" else "e2e_latency_ms"
+    document: dict[str, object] = {
+        "date": time.strftime("%Y%m%d-%H%M%S", time.gmtime(result.at_s)),
+        "backend": "openai-chat" if style == "vllm" else "sglang-oai-chat",
+        "model_id": result.model,
+        "dataset_name": done.level.workload,
+        "num_prompts": len(requests),
+        "request_rate": done.level.rate_rps if done.level.rate_rps is not None else "inf",
+        "max_concurrency": done.level.concurrency or None,
+        "duration": duration,
+        "completed": len(served),
+        "failed": len(requests) - len(served),
+        "total_input_tokens": tokens_in,
+        "total_output_tokens": tokens_out,
+        "request_throughput": len(served) / duration,
+        "input_throughput": tokens_in / duration,
+        "output_throughput": tokens_out / duration,
+        "total_token_throughput": (tokens_in + tokens_out) / duration,
+        "input_lens": [r.tokens_in or 0 for r in requests],
+        "output_lens": [r.tokens_out for r in requests],
+        "ttfts": [_seconds(r.ttft_ms) for r in requests],
+        "itls": [[gap / 1e3 for gap in r.step_gap_ms] for r in requests],
+        "start_times": [r.sent_s for r in requests],
+        "latencies": [_seconds(r.e2e_ms) for r in requests],
+        "generated_texts": [r.text for r in requests],
+        "errors": [_error(r) for r in requests],
+        **_moments("ttft_ms", [r.ttft_ms for r in served if r.ttft_ms is not None]),
+        **_moments("tpot_ms", [r.tpot_ms for r in served if r.tpot_ms is not None]),
+        **_moments("itl_ms", [gap for r in served for gap in r.step_gap_ms]),
+        **_moments(e2e, [r.e2e_ms for r in served if r.e2e_ms is not None]),
+    }
+    if style == "sglang":
+        document["concurrency"] = sum((r.e2e_ms or 0.0) / 1e3 for r in served) / duration
+        document["total_throughput"] = document["total_token_throughput"]
+    return document
+
+
+def _seconds(value_ms: float | None) -> float:
+    return (value_ms or 0.0) / 1e3
+
+
+def _error(request: RequestResult) -> str:
+    return "" if request.outcome is Outcome.OK else f"{request.outcome.value}: {request.detail}"
+
+
+def export(result: BenchResult, style: str, out: Path) -> list[Path]:
+    """Write ``result`` for other tools: ``vllm`` = one JSON file a level, ``sglang`` = one JSON line a level. Returns what was written."""
+    documents = [exported(result, done, style) for done in result.levels]
+    if style == "sglang":
+        write_atomically(out, b"".join(msgspec.json.encode(document) + b"\n" for document in documents))
+        return [out]
+    if style != "vllm":
+        raise ConfigError(place="--export", what=f"unknown format {style!r}", fix="write vllm=FILE or sglang=FILE")
+    written = []
+    for done, document in zip(result.levels, documents, strict=True):
+        path = out if len(documents) == 1 else out.with_name(f"{out.stem}-{workload.slug(done.level)}{out.suffix or '.json'}")
+        write_atomically(path, msgspec.json.encode(document))
+        written.append(path)
+    return written

@@ -1,0 +1,171 @@
+"""The user's own prompts: one JSON value a line (or one JSON array), read into prompts. Pure.
+
+=============== =====================================================================================================
+OpenAI          ``{"messages": [{"role", "content"}...], "max_tokens"?, "tools"?}``, or a batch line with that in ``body``
+ShareGPT        ``{"conversations": [{"from": "human", "value"}, {"from": "gpt", "value"}...]}``: a session, one request a human turn
+sglang custom   ``{"conversations": [{"content": prompt}, {"content": answer}]}``
+vllm custom     ``{"prompt": text, "output_tokens"?: n}``
+replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at that time; lines with one ``"session"`` follow each other,
+                ``"delay_s"`` after the answer before
+=============== =====================================================================================================
+
+In a session every request carries the *recorded* answers, never the measured ones, so that all candidates get equal prompts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zlib
+from collections.abc import Iterable, Sequence
+
+from .errors import BadWorkload
+from .records import Record
+
+RANDOM_RATIO = 0.60
+"""Prose, code and chats deflate to 0.2-0.5 of their size in pieces of 32 KB, decoded random tokens to 0.62 and more."""
+RANDOM_LEAST_BYTES = 4096
+
+
+class Turn(Record, frozen=True):
+    """One request of a session."""
+
+    messages: tuple[tuple[str, str], ...]
+    max_tokens: int | None = None
+    at_s: float | None = None
+    delay_s: float = 0.0
+    tools: str = ""
+
+
+class PromptFile(Record, frozen=True):
+    """A file of prompts, as sessions in the order of the file."""
+
+    name: str
+    sha256: str
+    sessions: tuple[tuple[Turn, ...], ...]
+
+    @property
+    def requests(self) -> int:
+        return sum(map(len, self.sessions))
+
+    @property
+    def timed(self) -> bool:
+        return any(turn.at_s is not None for session in self.sessions for turn in session)
+
+
+def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
+    """Read the text of a prompt file. Raises :class:`~leadline.errors.BadWorkload`, naming the line.
+
+    Text that looks like random tokens is refused unless ``force``: what a draft model makes of it says nothing about real traffic.
+    """
+    sessions: dict[str, list[Turn]] = {}
+    for number, value in _values(name, text):
+        turns, session = _turns(name, number, value)
+        sessions.setdefault(session or f"#{number}", []).extend(turns)
+    if not sessions:
+        raise BadWorkload(workload=name, why="the file holds no prompt", fix="put one JSON object a line into it")
+    found = PromptFile(
+        name=name, sha256=hashlib.sha256(text.encode()).hexdigest()[:16], sessions=tuple(tuple(turns) for turns in sessions.values())
+    )
+    if not force and looks_random(content for session in found.sessions for turn in session for _, content in turn.messages):
+        raise BadWorkload(
+            workload=name,
+            why="its text looks like random tokens, whose acceptance says nothing about real traffic",
+            fix="use recorded prompts, or write !" + name + " to measure with it all the same",
+        )
+    return found
+
+
+def looks_random(texts: Iterable[str]) -> bool:
+    """Whether the texts together are as incompressible as decoded random tokens."""
+    sample = "\n".join(dict.fromkeys(texts)).encode("utf-8", "surrogatepass")[: 32 << 10]
+    return len(sample) >= RANDOM_LEAST_BYTES and len(zlib.compress(sample, 9)) > RANDOM_RATIO * len(sample)
+
+
+def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
+    if text.lstrip().startswith("["):
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise BadWorkload(
+                workload=name, why=f"it begins like a JSON array but is none: {error}", fix="correct the place named"
+            ) from None
+        lines = list(enumerate(values, 1))
+    else:
+        lines = []
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                try:
+                    lines.append((number, json.loads(line)))
+                except ValueError as error:
+                    raise BadWorkload(workload=name, why=f"line {number} is no JSON: {error}", fix="put one JSON object a line") from None
+    for number, value in lines:
+        if not isinstance(value, dict):
+            raise BadWorkload(workload=name, why=f"entry {number} is no JSON object", fix="see `leadline bench --help` for the formats")
+        yield number, value
+
+
+def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn], str]:
+    """The requests of one line, and the session it belongs to (empty: its own)."""
+    body = value.get("body")
+    if isinstance(body, dict):
+        value = {**value, **body}
+    at_s = _number(value.get("at_s"))
+    if at_s is None and (stamp := _number(value.get("timestamp"))) is not None:
+        at_s = stamp / 1000.0
+    most = _number(value.get("max_completion_tokens", value.get("max_tokens", value.get("output_tokens"))))
+    shared = {
+        "max_tokens": int(most) if most else None,
+        "delay_s": _number(value.get("delay_s")) or 0.0,
+        "tools": json.dumps(value["tools"]) if value.get("tools") else "",
+    }
+    session = value.get("session", value.get("session_id"))
+    label = str(session) if session is not None else ""
+    if isinstance(value.get("messages"), list):
+        messages = [_message(name, number, item) for item in _list(value["messages"])]
+        return [Turn(messages=tuple(messages), at_s=at_s, **shared)], label  # type: ignore[arg-type]
+    if isinstance(value.get("prompt"), str):
+        return [Turn(messages=(("user", str(value["prompt"])),), at_s=at_s, **shared)], label  # type: ignore[arg-type]
+    if isinstance(value.get("conversations"), list):
+        messages = [_message(name, number, item, index) for index, item in enumerate(_list(value["conversations"]))]
+        asked = [index for index, (role, _) in enumerate(messages) if role == "user"]
+        if asked:
+            return [
+                Turn(messages=tuple(messages[: index + 1]), at_s=at_s if index == asked[0] else None, **shared)  # type: ignore[arg-type]
+                for index in asked
+            ], label
+    raise BadWorkload(
+        workload=name,
+        why=f"entry {number} has neither messages, prompt nor conversations with a user's turn (its keys: {', '.join(sorted(value)) or 'none'})",
+        fix='write for example {"messages": [{"role": "user", "content": "..."}]}',
+    )
+
+
+_ROLES = {
+    "human": "user",
+    "user": "user",
+    "gpt": "assistant",
+    "assistant": "assistant",
+    "chatgpt": "assistant",
+    "bard": "assistant",
+    "system": "system",
+}
+
+
+def _message(name: str, number: int, item: object, index: int = 0) -> tuple[str, str]:
+    if isinstance(item, dict):
+        role = item.get("role", item.get("from", "user" if index % 2 == 0 else "assistant"))
+        content = item.get("content", item.get("value"))
+        if isinstance(content, list):  # parts of a multimodal message: the text ones
+            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if isinstance(content, str) and isinstance(role, str):
+            return _ROLES.get(role, role), content
+    raise BadWorkload(workload=name, why=f"entry {number} has a message without text", fix="every message needs role and content")
+
+
+def _list(value: object) -> Sequence[object]:
+    return value if isinstance(value, list) else []
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -1,0 +1,166 @@
+"""Prompts: equal on every machine, different in every block; the user's own files in every format."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leadline import measure, promptfile, workload
+from leadline.config import Measure
+from leadline.errors import BadWorkload
+from leadline.records import Level
+
+
+@pytest.mark.parametrize("name", workload.BUILT_IN)
+def test_hundreds_of_prompts_none_twice(name: str) -> None:
+    seen = {prompt.messages for block in range(50) for prompt in workload.blocks(name, seed=1, block=block, count=8, max_tokens=64)}
+    assert len(seen) == 400
+
+
+@pytest.mark.parametrize("name", workload.BUILT_IN)
+def test_every_placeholder_is_filled(name: str) -> None:
+    fill = workload.built_in(name).fill
+    for prompt in workload.blocks(name, seed=3, block=1, count=20, max_tokens=64):
+        for _, content in prompt.messages:
+            assert not [word for word in fill if "{" + word + "}" in content or "{" + word + "@" in content or "{" + word + "*" in content]
+            assert ".." not in content.replace("...", "")
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.sampled_from(workload.BUILT_IN), st.integers(0, 10**9), st.integers(0, 1000), st.integers(1, 9))
+def test_the_same_arguments_give_the_same_prompts(name: str, seed: int, block: int, count: int) -> None:
+    first = workload.blocks(name, seed=seed, block=block, count=count, max_tokens=5)
+    assert first == workload.blocks(name, seed=seed, block=block, count=count, max_tokens=5)
+    assert first == workload.blocks(name, seed=seed, block=block, count=count + 1, max_tokens=5)[:count]
+    assert first != workload.blocks(name, seed=seed, block=block + 1, count=count, max_tokens=5)
+
+
+def test_prompts_do_not_change_between_releases() -> None:
+    """A campaign of an older release stays comparable: a change here needs a new digest, which the templates give it."""
+    prompt = workload.blocks("chat", seed=1, block=0, count=1, max_tokens=64)[0]
+    assert prompt.messages[1][1].startswith("Quick question: I work in a bakery and have never studied law")
+
+
+def test_the_edit_workload_shares_its_prefix_within_a_block() -> None:
+    block = workload.blocks("edit", seed=1, block=0, count=4, max_tokens=64)
+    assert len({prompt.messages[0] for prompt in block}) == 1
+    assert len({prompt.messages[1] for prompt in block}) == 4
+    assert block[0].messages[0] != workload.blocks("edit", seed=1, block=1, count=1, max_tokens=64)[0].messages[0]
+
+
+def test_the_digest_changes_with_whatever_changes_the_prompts() -> None:
+    one = Measure()
+    digests = {
+        workload.digest(("chat",), one),
+        workload.digest(("copy",), one),
+        workload.digest(("chat",), Measure(seed=2)),
+        workload.digest(("chat",), Measure(max_tokens=65)),
+        workload.digest(("chat",), Measure(cache="warm")),
+    }
+    assert len(digests) == 5
+    assert workload.digest(("chat",), one) == workload.digest(("chat",), Measure(concurrency=(9,)))
+
+
+def test_unknown_workloads_and_counts_are_refused() -> None:
+    with pytest.raises(BadWorkload, match="no built-in workload"):
+        workload.blocks("random", seed=1, block=0, count=1, max_tokens=1)
+    with pytest.raises(BadWorkload):
+        workload.blocks("chat", seed=1, block=0, count=0, max_tokens=1)
+
+
+FORMATS = {
+    "openai": ['{"messages": [{"role": "system", "content": "S"}, {"role": "user", "content": "U%d"}], "max_tokens": 7}'],
+    "batch": ['{"custom_id": "a", "body": {"messages": [{"role": "user", "content": "U%d"}], "max_completion_tokens": 7}}'],
+    "parts": ['{"messages": [{"role": "user", "content": [{"type": "text", "text": "U%d"}]}], "max_tokens": 7}'],
+    "vllm": ['{"prompt": "U%d", "output_tokens": 7}'],
+    "sglang": ['{"conversations": [{"content": "U%d"}, {"content": "A"}], "max_tokens": 7}'],
+    "sharegpt": ['{"id": "x", "conversations": [{"from": "human", "value": "U%d"}, {"from": "gpt", "value": "A"}], "max_tokens": 7}'],
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_is_read(form: str) -> None:
+    lines = [FORMATS[form][0] % number for number in range(6)]
+    for text in ("\n".join(lines), "[" + ",".join(lines) + "]"):
+        source = promptfile.parse("mine.jsonl", text)
+        prompts = workload.from_file(source, seed=1, block=0, count=6, max_tokens=64)
+        assert sorted(prompt.messages[-1] for prompt in prompts) == [("user", f"U{number}") for number in range(6)]
+        assert {prompt.max_tokens for prompt in prompts} == {7}
+
+
+def test_blocks_of_a_file_do_not_overlap_until_it_is_used_up() -> None:
+    source = promptfile.parse("mine.jsonl", "\n".join(json.dumps({"prompt": f"P{n}"}) for n in range(12)))
+    blocks = [workload.from_file(source, seed=1, block=b, count=4, max_tokens=8) for b in range(3)]
+    assert sorted(p.messages[0][1] for block in blocks for p in block) == sorted(f"P{n}" for n in range(12))
+    again = workload.from_file(source, seed=1, block=3, count=4, max_tokens=8)
+    assert {p.messages for p in again} == {p.messages for p in blocks[0]}
+    assert {p.prompt_id for p in again}.isdisjoint(p.prompt_id for p in blocks[0])
+    with pytest.raises(BadWorkload, match="too few"):
+        workload.from_file(source, seed=1, block=3, count=4, max_tokens=8, repeat=False)
+
+
+def test_sessions_follow_the_recorded_answers() -> None:
+    talk = {"conversations": [{"from": f, "value": v} for f, v in (("human", "a"), ("gpt", "b"), ("human", "c"), ("gpt", "d"))]}
+    prompts = workload.from_file(promptfile.parse("s.json", json.dumps([talk])), seed=1, block=0, count=2, max_tokens=8)
+    assert prompts[1].messages == (("user", "a"), ("assistant", "b"), ("user", "c"))
+    assert (prompts[0].after, prompts[1].after) == ("", prompts[0].prompt_id)
+
+
+def test_recorded_times_count_from_the_first() -> None:
+    lines = [{"prompt": "a", "at_s": 100.0}, {"prompt": "b", "timestamp": 100500}, {"prompt": "c", "at_s": 102, "session": 1}]
+    lines.append({"prompt": "d", "session": 1, "delay_s": 2})
+    source = promptfile.parse("r.jsonl", "\n".join(map(json.dumps, lines)))
+    prompts = workload.from_file(source, seed=1, block=0, count=4, max_tokens=8)
+    assert [p.due_s for p in prompts] == [0.0, 0.5, 2.0, None]
+    assert (prompts[3].after, prompts[3].delay_s) == (prompts[2].prompt_id, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "no prompt"),
+        ('{"prompt": "a"}\n{"prompt"', "line 2 is no JSON"),
+        ("[1]", "entry 1 is no JSON object"),
+        ('{"question": "a"}', "its keys: question"),
+        ('{"messages": [{"role": "user"}]}', "message without text"),
+        ("[{", "JSON array"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(text: str, says: str) -> None:
+    with pytest.raises(BadWorkload, match=says):
+        promptfile.parse("mine.jsonl", text)
+
+
+def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:
+    import hashlib
+
+    def word(n: int) -> str:
+        raw = hashlib.blake2b(str(n).encode(), digest_size=9).digest()
+        return "".join(chr(33 + byte % 90) for byte in raw[: 3 + raw[8] % 6])
+
+    lines = [json.dumps({"prompt": " ".join(word(100 * line + n) for n in range(100))}) for line in range(20)]
+    path = tmp_path / "random.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(BadWorkload, match="random tokens"):
+        measure.prompts_of(str(path), Measure(), block=0, count=2)
+    assert len(measure.prompts_of(f"!{path}", Measure(), block=0, count=2)) == 2
+
+
+@pytest.mark.parametrize("name", workload.BUILT_IN)
+def test_real_text_is_not_taken_for_random(name: str) -> None:
+    texts = [content for prompt in workload.blocks(name, seed=1, block=0, count=64, max_tokens=8) for _, content in prompt.messages]
+    assert not promptfile.looks_random(texts)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(BadWorkload, match="cannot be read"):
+        measure.prompts_of(str(tmp_path / "none.jsonl"), Measure(), block=0, count=1)
+
+
+def test_slugs() -> None:
+    assert workload.slug(Level(workload="chat", concurrency=4)) == "chat-c=4"
+    assert workload.slug(Level(workload="/a/b.jsonl", concurrency=0, rate_rps=2.5)) == "b.jsonl-2.5-per-s"
