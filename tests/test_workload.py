@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 
@@ -136,13 +137,12 @@ def test_what_is_wrong_with_a_file_is_said(text: str, says: str) -> None:
 
 
 def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:
-    import hashlib
+    pieces = (Path(__file__).parent / "data" / "workload" / "pieces.txt").read_text().split("\n")
 
-    def word(n: int) -> str:
-        raw = hashlib.blake2b(str(n).encode(), digest_size=9).digest()
-        return "".join(chr(33 + byte % 90) for byte in raw[: 3 + raw[8] % 6])
+    def draw(n: int) -> str:
+        return pieces[int.from_bytes(hashlib.blake2b(str(n).encode(), digest_size=4).digest(), "little") % len(pieces)]
 
-    lines = [json.dumps({"prompt": " ".join(word(100 * line + n) for n in range(100))}) for line in range(20)]
+    lines = [json.dumps({"prompt": "".join(draw(100 * line + n) for n in range(100))}) for line in range(20)]
     path = tmp_path / "random.jsonl"
     path.write_text("\n".join(lines))
     with pytest.raises(BadWorkload, match="random tokens"):

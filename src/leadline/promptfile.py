@@ -16,15 +16,114 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import zlib
 from collections.abc import Iterable, Sequence
 
 from .errors import BadWorkload
 from .records import Record
 
-RANDOM_RATIO = 0.60
-"""Prose, code and chats deflate to 0.2-0.5 of their size in pieces of 32 KB, decoded random tokens to 0.62 and more."""
-RANDOM_LEAST_BYTES = 4096
+RANDOM_RATIO = 0.45
+"""Deflated size over size (first 32 KB): code and repeated templates stay below, dense prose and decoded random tokens (0.55) above."""
+RANDOM_FUNCTION_WORDS = 0.06
+"""Share of :data:`FUNCTION_WORDS`: a quarter or more in prose, about 1 % in decoded random tokens."""
+RANDOM_LEAST_WORDS = 300
+FUNCTION_WORDS = frozenset(
+    [
+        "the",
+        "of",
+        "and",
+        "to",
+        "is",
+        "that",
+        "it",
+        "for",
+        "as",
+        "with",
+        "was",
+        "be",
+        "by",
+        "this",
+        "are",
+        "or",
+        "an",
+        "at",
+        "from",
+        "not",
+        "have",
+        "you",
+        "we",
+        "he",
+        "she",
+        "they",
+        "but",
+        "what",
+        "which",
+        "can",
+        "will",
+        "if",
+        "there",
+        "their",
+        "when",
+        "how",
+        "my",
+        "your",
+        "one",
+        "all",
+        "would",
+        "make",
+        "please",
+        "und",
+        "der",
+        "die",
+        "das",
+        "ist",
+        "nicht",
+        "mit",
+        "ein",
+        "eine",
+        "auf",
+        "den",
+        "dem",
+        "les",
+        "des",
+        "est",
+        "une",
+        "pour",
+        "dans",
+        "que",
+        "qui",
+        "pas",
+        "el",
+        "los",
+        "las",
+        "con",
+        "por",
+        "para",
+        "una",
+        "del",
+        "como",
+        "di",
+        "il",
+        "che",
+        "per",
+        "non",
+        "sono",
+        "della",
+        "return",
+        "import",
+        "self",
+        "def",
+        "class",
+        "function",
+        "const",
+        "var",
+        "true",
+        "false",
+        "none",
+        "null",
+    ]
+)
 
 
 class Turn(Record, frozen=True):
@@ -77,9 +176,17 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
 
 
 def looks_random(texts: Iterable[str]) -> bool:
-    """Whether the texts together are as incompressible as decoded random tokens."""
-    sample = "\n".join(dict.fromkeys(texts)).encode("utf-8", "surrogatepass")[: 32 << 10]
-    return len(sample) >= RANDOM_LEAST_BYTES and len(zlib.compress(sample, 9)) > RANDOM_RATIO * len(sample)
+    """Whether the texts together look like decoded random tokens: hard to compress, and without the words that hold sentences together.
+
+    Only text in Latin letters is judged.
+    """
+    sample = "\n".join(dict.fromkeys(texts))[: 32 << 10]
+    words = re.findall(r"[a-z]{2,}", sample.lower())
+    if len(words) < RANDOM_LEAST_WORDS or sum(map(len, words)) < len(sample) / 2:
+        return False
+    encoded = sample.encode("utf-8", "surrogatepass")
+    joining = sum(word in FUNCTION_WORDS for word in words) / len(words)
+    return joining < RANDOM_FUNCTION_WORDS and len(zlib.compress(encoded, 9)) > RANDOM_RATIO * len(encoded)
 
 
 def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
