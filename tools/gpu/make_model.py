@@ -53,6 +53,8 @@ HYBRID: dict[str, Any] = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+SIMULATED = 100
+"""The id SGLang writes for every token of a simulated round: it must be a whole word, or the text is held back as half a character."""
 PLAIN_CHAT = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}assistant:"
 
 
@@ -69,6 +71,13 @@ def hybrid(out: Path) -> None:
     )
     model = json.loads(trained.to_str())["model"]
     vocab: dict[str, int] = model["vocab"]
+    word = next(
+        token
+        for token, number in vocab.items()
+        if number > SIMULATED and token[:1] == "\u0120" and token[1:].isascii() and token[1:].isalpha()
+    )
+    other = next(token for token, number in vocab.items() if number == SIMULATED)
+    vocab[word], vocab[other] = SIMULATED, vocab[word]
     for number in range(len(vocab), HYBRID["vocab_size"]):
         vocab[f"\u0120word{number}"] = number
     merges = [tuple(merge) for merge in model["merges"]]
