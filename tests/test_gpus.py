@@ -27,8 +27,10 @@ class Driver(LocalTarget):
     def __init__(self, *readings: str, status: int = 0) -> None:
         self.readings = list(readings)
         self.status = status
+        self.asked: list[tuple[str, ...]] = []
 
     def run(self, argv: Sequence[str], *, timeout_s: float = 30.0, stdin: bytes = b"", root: bool = False) -> Completed:
+        self.asked.append(tuple(argv))
         if "--query-compute-apps" in " ".join(argv):
             return Completed(argv=tuple(argv), status=self.status, stdout=b"4711, sglang::scheduler, 81234 MiB\n", stderr=b"")
         text = self.readings.pop(0) if len(self.readings) > 1 else self.readings[0]
@@ -37,6 +39,9 @@ class Driver(LocalTarget):
 
 def test_memory_in_use_is_read_for_every_gpu() -> None:
     assert gpus.used_bytes(Driver("4\n81559\n")) == (4 << 20, 81559 << 20)
+    only = Driver("7")
+    assert gpus.used_bytes(only, "1") == (7 << 20,)
+    assert only.asked[0][1:3] == ("-i", "1")
     assert gpus.used_bytes(Driver("No devices were found", status=6)) == ()
 
 

@@ -11,9 +11,13 @@ SLACK_BYTES = 1 << 30
 _MIB = 1 << 20
 
 
-def used_bytes(target: Target) -> tuple[int, ...]:
-    """Memory in use on every GPU, in the driver's order; empty where there is no GPU to ask for."""
-    said = target.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"])
+def used_bytes(target: Target, visible: str = "") -> tuple[int, ...]:
+    """Memory in use on every GPU, in the driver's order; empty where there is no GPU to ask for.
+
+    ``visible`` is a ``CUDA_VISIBLE_DEVICES``: of several GPUs only those the service may use count.
+    """
+    only = ["-i", visible] if visible else []
+    said = target.run(["nvidia-smi", *only, "--query-gpu=memory.used", "--format=csv,noheader,nounits"])
     if said.status != 0:
         return ()
     return tuple(int(line) * _MIB for line in said.text.split() if line.isdigit())

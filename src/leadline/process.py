@@ -255,7 +255,8 @@ class ProcessSupervisor:
 
     def _await_gpu_memory(self) -> None:
         """Wait until the GPUs hold no more than before the first launch: the driver frees memory after the process is gone."""
-        used = gpus.used_bytes(self.target)
+        visible = {**os.environ, **dict(self._command.env)}.get("CUDA_VISIBLE_DEVICES", "")
+        used = gpus.used_bytes(self.target, visible)
         if self._gpu_idle is None or len(self._gpu_idle) != len(used):
             self._gpu_idle = used
             return
@@ -264,7 +265,7 @@ class ProcessSupervisor:
             if time.monotonic() > until:
                 raise MemoryNotFree(what=f"GPU memory ({grown})", seconds=self._deploy.free_timeout_s, who=gpus.holders(self.target))
             time.sleep(GPU_POLL_S)
-            used = gpus.used_bytes(self.target)
+            used = gpus.used_bytes(self.target, visible)
 
     # -- evidence -------------------------------------------------------------------------------------------------
 

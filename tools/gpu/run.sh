@@ -6,7 +6,9 @@ here=$(cd "$(dirname "$0")" && pwd)
 case $1 in
 start)
     bundle=$2 work=$3
-    mkdir -p "$work/bundle" "$work/out"
+    mkdir -p "$work/bundle" "$work/out" "$work/lead"
+    cp -r "$here/../../src" "$here/../../tools" "$work/lead" # a later call may bring other sources
+    here=$work/lead/tools/gpu
     nvidia-smi --query-gpu=index,name,memory.used,memory.total,driver_version --format=csv
     tar -C "$work/bundle" -xJf "$bundle"
     (cd "$work/bundle" && python3 -m compileall -q -j 0 sglang-*/sglang sglang-*/transformers shared >/dev/null 2>&1)

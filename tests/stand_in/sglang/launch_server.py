@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-RECORDED = Path(__file__).parents[2] / "data" / "recordings" / "sglang-0.5.12.post1-h200"
+RECORDED = Path(__file__).resolve().parents[2] / "data" / "recordings" / "sglang-0.5.12.post1-h200"
 SPEED = float(os.environ.get("STAND_IN_SPEED", "20"))
 # cells of 24,576 bytes: what the H200 had left for pools, and one request's state (tests/data/recordings/.../README.md)
 BUDGET, STATE, RATIO, SHARE = 1_577_893, 3144, 5, 0.9 / 1.9
