@@ -77,7 +77,9 @@ def test_memory_that_stays_taken_is_an_error_that_names_the_holder(service: Proc
 
 def test_a_declared_acceptance_is_found_in_a_real_process(tmp_path: Path) -> None:
     pretending = {**os.environ, "SGLANG_SIMULATE_ACC_LEN": "6.2910"}
-    with subprocess.Popen(["sleep", "30"], env=pretending) as process:
+    with subprocess.Popen(["sh", "-c", "echo up; read line"], env=pretending, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         seen = environment(LocalTarget().read(f"/proc/{process.pid}/environ"))
         process.kill()
     assert declared_acceptance(seen, ()) == "SGLANG_SIMULATE_ACC_LEN=6.2910"
