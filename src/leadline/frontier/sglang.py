@@ -7,355 +7,15 @@ what the server printed is dropped.  A row is exact when all remaining readings 
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
-from ..engines import Parsed, sglang_facts
+from ..engines import sglang_facts
 from ..engines.releases import known, release
-from ..engines.sglang_log import PRINTED_HALF_BYTES, Boot, boots
+from ..engines.sglang_log import PRINTED_HALF_BYTES
 from ..records import Candidate, Capacity, FrontierRow, Record
-from .sglang_pools import UNBOUNDED, Budget, Observed, Plan, Service, budgets, plan, rough_budgets
-from .shapes import Shape, shape
-
-GIB = 1 << 30
-_SIZE_ERROR = 0.005
-"""Relative error allowed for sizes divided out of the log's rounded figures."""
-_SLACK_UNSEEN_BYTES = GIB // 8
-"""How far the budget may lie below what the rounded memory lines give (communicators, allocator blocks; 0.055 GiB on one H200)."""
-
-
-class Reading(Record, frozen=True):
-    """One way to read a service that fits what is known, with the budget it implies."""
-
-    service: Service
-    budget: Budget
-    label: str = ""
-
-
-class Inputs(Record, frozen=True):
-    """What is known of a service, gathered from its command, log, endpoint and model."""
-
-    version: str | None
-    arguments: tuple[tuple[str, str], ...]
-    boot: Boot
-    shape: Shape | None
-    found: Candidate
-    asked: int | None
-    """max_running_requests given by the operator; ``None`` when the engine chose."""
-    seen: Observed | None
-    """What the calibrating start printed."""
-    notes: tuple[str, ...] = ()
-
-    def argument(self, name: str) -> str | None:
-        value = dict(self.arguments).get(name)
-        return None if value in (None, "None", "") else value
-
-    def number(self, name: str) -> int | None:
-        value = self.argument(name)
-        return int(value) if value is not None and value.lstrip("-").isdigit() else None
-
-    def flag(self, name: str) -> bool:
-        return (self.argument(name) or "").lower() == "true"
-
-
-# -- gathering -----------------------------------------------------------------------------------------------------------------
-
-
-def gather(
-    version: str | None, parsed: Parsed, log: str, server_info: Mapping[str, object] | None, model_config: Mapping[str, object] | None
-) -> Inputs:
-    """Put command, log, ``/server_info`` and ``config.json`` together; the log's last complete start calibrates."""
-    info = server_info or {}
-    boot = _calibrating(boots(log))
-    arguments = _merged(parsed, boot, info)
-    lookup = dict(arguments)
-    form = _shape(model_config, lookup)
-    draft_tokens = _draft_tokens(lookup, boot)
-    asked = _asked(parsed, lookup, boot, draft_tokens)
-    tokens, running = boot.tokens, boot.running
-    if tokens is None and isinstance(info.get("max_total_num_tokens"), int):
-        tokens, running = int(str(info["max_total_num_tokens"])), _effective(info)
-    slots = boot.state.slots if boot.state else None
-    seen = None
-    if tokens is not None and draft_tokens is not None:
-        seen = Observed(draft_tokens=draft_tokens, asked=asked, tokens=tokens, running=running, slots=slots)
-    return Inputs(
-        version=version or (str(info["version"]) if "version" in info else None),
-        arguments=arguments,
-        boot=boot,
-        shape=form,
-        found=parsed.candidate,
-        asked=asked,
-        seen=seen,
-        notes=_conflicts(parsed, boot, info),
-    )
-
-
-def _calibrating(found: Sequence[Boot]) -> Boot:
-    complete = [boot for boot in found if boot.tokens is not None]
-    return complete[-1] if complete else found[-1]
-
-
-def _merged(parsed: Parsed, boot: Boot, info: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Command line under log under endpoint: what the server resolved counts more than what it was asked."""
-    told = {name: str(value) for name, value in info.items() if isinstance(value, (str, int, float, bool)) or value is None}
-    command = {name: value for name, value in parsed.knobs if name not in ("topk", "num_draft_tokens")}
-    return tuple(sorted({**command, **dict(boot.arguments), **told}.items()))
-
-
-def _shape(model_config: Mapping[str, object] | None, arguments: Mapping[str, str]) -> Shape | None:
-    if model_config is None:
-        return None
-    tp = int(arguments.get("tp_size", "1"))
-    if arguments.get("enable_dp_attention", "").lower() == "true":
-        tp = max(1, tp // int(arguments.get("dp_size", "1")))
-    state = arguments.get("mamba_ssm_dtype", "")
-    return shape(model_config, tp=tp, kv_dtype=arguments.get("kv_cache_dtype", "auto"), state_dtype="" if state == "None" else state)
-
-
-def _draft_tokens(arguments: Mapping[str, str], boot: Boot) -> int | None:
-    """D of the start that calibrates: 0 when off, ``None`` when nobody says."""
-    if boot.verify_tokens is not None:
-        return boot.verify_tokens
-    given = arguments.get("speculative_num_draft_tokens")
-    if given is not None:
-        return 0 if given == "None" else int(given)
-    if "speculative_algorithm" in arguments:
-        return 0 if arguments["speculative_algorithm"] == "None" else None
-    return None if not arguments else 0
-
-
-def _asked(parsed: Parsed, arguments: Mapping[str, str], boot: Boot, draft_tokens: int | None) -> int | None:
-    """The operator's max_running_requests. The resolved value is no witness: the engine writes its own 48 over an absent one."""
-    pinned = dict(parsed.knobs).get("max_running_requests") or dict(parsed.candidate.settings).get("max_running_requests")
-    if pinned is not None:
-        return int(pinned)
-    resolved = arguments.get("max_running_requests") or boot.argument("max_running_requests")
-    automatic = bool(draft_tokens) and resolved == str(sglang_facts.MAX_RUNNING_WITH_SPECULATION)
-    if parsed.argv or automatic or resolved is None or not resolved.isdigit():
-        return None
-    return int(resolved)
-
-
-def _effective(info: Mapping[str, object]) -> int | None:
-    states = info.get("internal_states")
-    if not isinstance(states, Sequence) or not states or not isinstance(states[0], Mapping):
-        return None
-    found = states[0].get("effective_max_running_requests_per_dp")
-    return found if isinstance(found, int) else None
-
-
-def _conflicts(parsed: Parsed, boot: Boot, info: Mapping[str, object]) -> tuple[str, ...]:
-    notes: list[str] = []
-    told = info.get("max_total_num_tokens")
-    if isinstance(told, int) and boot.tokens is not None and told != boot.tokens:
-        notes.append(f"log and endpoint are not of the same start: {boot.tokens:,} tokens in the log, {told:,} from the endpoint")
-    asked, logged = info.get("speculative_num_steps"), boot.argument("speculative_num_steps")
-    if isinstance(asked, int) and logged is not None and int(logged) != asked:
-        notes.append(f"log and endpoint are not of the same start: {logged} steps in the log, {asked} from the endpoint")
-    return tuple(notes)
-
-
-# -- readings ------------------------------------------------------------------------------------------------------------------
-
-
-def readings(inputs: Inputs) -> tuple[Reading, ...]:
-    """Every reading of the service that could have printed what it printed; without a start, every reading with an open budget."""
-    found: list[Reading] = []
-    form = _sizes(inputs)
-    if form is None:
-        return ()
-    rounded = form[:2] == (_printed_sizes(inputs.boot) or ())[:2]
-    for label, service in _services(inputs):
-        spans: Iterable[Budget]
-        if inputs.seen is not None:
-            spans = rough_budgets(service, inputs.seen, _SIZE_ERROR) if rounded else budgets(service, inputs.seen)
-        else:
-            spans = _from_memory_lines(inputs, service)
-        found += [Reading(service=service, budget=span, label=label) for span in spans]
-    return tuple(found)
-
-
-def _services(inputs: Inputs) -> list[tuple[str, Service]]:
-    form = _sizes(inputs)
-    if form is None:
-        return []
-    cell, state, _ = form
-    version = known(inputs.version)
-    versions = [version] if version else [release(v) for v in ("0.5.12.post1", "0.5.13", "0.5.14", "0.5.17", "0.5.19")]
-    result: list[tuple[str, Service]] = []
-    for ver in versions:
-        regime, limit = sglang_facts.regime(ver), sglang_facts.requested_limit(ver)
-        for layers, on in itertools.product(_draft_layers(inputs, ver), _slots_on(inputs, ver)):
-            service = Service(
-                regime=regime,
-                limit=limit,
-                cell_bytes=cell,
-                draft_cell_bytes=int(cell * layers / _layers(inputs)) if layers else 0,
-                state_bytes=state,
-                slots_on=on,
-                slots_off=_slots_off(inputs, ver),
-                full_memory_ratio=float(inputs.argument("mamba_full_memory_ratio") or 0.9),
-                page_tokens=inputs.number("page_size") or 1,
-                context_tokens=inputs.boot.context or inputs.number("context_length") or (inputs.shape and inputs.shape.context) or 1,
-                max_total_tokens=inputs.number("max_total_tokens"),
-                state_slots=_given_slots(inputs),
-                radix_cache=not inputs.flag("disable_radix_cache"),
-                workers=(inputs.number("dp_size") or 1) if inputs.flag("enable_dp_attention") else 1,
-                draft_state=not inputs.flag("enable_linear_replayssm_spec"),
-            )
-            label = f"regime {regime}, {on} state slots a request" + (f", {layers} draft layer(s) in a token" if layers else "")
-            if all(service != other for _, other in result):
-                result.append((label, service))
-    return result
-
-
-def _given_slots(inputs: Inputs) -> int | None:
-    """``--max-mamba-cache-size`` as given: the resolved argument holds the computed one after start-up, the command line does not."""
-    given = dict(inputs.boot.arguments).get("max_mamba_cache_size") if inputs.boot.arguments else inputs.argument("max_mamba_cache_size")
-    return int(given) if given is not None and given.isdigit() else None
-
-
-def _layers(inputs: Inputs) -> int:
-    return max(1, inputs.shape.full_layers + inputs.shape.sliding_layers) if inputs.shape else 1
-
-
-def _sizes(inputs: Inputs) -> tuple[float, int, bool] | None:
-    """(cell, P, exact) from config.json, else from the log's rounded sizes; ``None`` when neither tells."""
-    printed = _printed_sizes(inputs.boot)
-    if inputs.shape is None or not inputs.shape.full_token_bytes:
-        return printed
-    form = inputs.shape
-    ratio = float(inputs.argument("swa_full_tokens_ratio") or 0.8)
-    sliding = form.sliding_layers * form.sliding_token_bytes
-    cell: float = form.full_layers * form.full_token_bytes + (ratio * sliding if form.full_layers else sliding)
-    if printed is not None and not form.sliding_layers and abs(printed[0] - cell) > 0.005 * cell:
-        return printed  # the config is of another model, or holds something leadline does not size
-    if form.hybrid and not form.state_bytes:
-        return printed
-    return cell, form.state_bytes, form.exact
-
-
-def _printed_sizes(boot: Boot) -> tuple[float, int, bool] | None:
-    if not boot.pools or not boot.pools[0].tokens or not boot.pools[0].size_bytes:
-        return None
-    cell = boot.pools[0].size_bytes / boot.pools[0].tokens
-    state = (boot.state.conv_bytes + boot.state.ssm_bytes) / (boot.state.slots + 1) if boot.state else 0
-    return cell, round(state), False
-
-
-def _draft_layers(inputs: Inputs, version: tuple[int, int, int, int]) -> tuple[int, ...]:
-    """How many draft layers may count into a token once speculation is on; several where it cannot be known."""
-    if not sglang_facts.draft_in_budget(version):
-        return (0,)
-    path = inputs.argument("speculative_draft_model_path")
-    if path is None and inputs.found.off:
-        return (0, 1)
-    if sglang_facts.canonical(inputs.found.algorithm) in sglang_facts.DRAFT_FREE:
-        return (0,)
-    if path is None and not sglang_facts.draft_without_path_in_cell(version):
-        return (0,)
-    declared = inputs.shape.draft_layers if inputs.shape and path is None else None
-    return tuple(sorted({0, 1, declared or 1})) if path is None else (1,)
-
-
-def _strategy(inputs: Inputs, version: tuple[int, int, int, int]) -> str:
-    told = inputs.argument("mamba_scheduler_strategy") or inputs.argument("mamba_radix_cache_strategy") or "auto"
-    return sglang_facts.state_strategy_auto(version) if told == "auto" else told
-
-
-def _slots(strategy: str, overlap: bool) -> int:
-    """State slots a running request takes (``ratio``): 3, plus 2 or 1 for the buffered strategies."""
-    return {"no_buffer": 3, "extra_buffer": 5 if overlap else 4, "extra_buffer_lazy": 4}.get(strategy, 3)
-
-
-def _slots_off(inputs: Inputs, version: tuple[int, int, int, int]) -> int:
-    overlap = not inputs.flag("disable_overlap_schedule")
-    if version < release("0.5.11") and inputs.seen is not None and inputs.seen.draft_tokens:
-        overlap = True  # speculation itself had switched it off
-    return _slots(_strategy(inputs, version), overlap)
-
-
-def _slots_on(inputs: Inputs, version: tuple[int, int, int, int]) -> tuple[int, ...]:
-    strategy = _strategy(inputs, version)
-    if version < release("0.5.10"):
-        return (_slots(strategy, overlap=False),)
-    if version < release("0.5.11") and (inputs.seen is None or not inputs.seen.draft_tokens):
-        return tuple(sorted({_slots(strategy, overlap=False), _slots(strategy, overlap=True)}))  # SGLANG_ENABLE_SPEC_V2 decides
-    return (_slots(strategy, overlap=not inputs.flag("disable_overlap_schedule")),)
-
-
-def _from_memory_lines(inputs: Inputs, service: Service) -> tuple[Budget, ...]:
-    """A budget from ``avail mem`` (rounded, so never exact), for a start that died before it printed a capacity."""
-    boot, fraction = inputs.boot, inputs.argument("mem_fraction_static")
-    if boot.failed_rest_bytes is not None and boot.failed_slots is not None:
-        spent = 0  # printed after the draft states of c requests were taken off; c is 0 for K <= 0
-        middle = boot.failed_rest_bytes + spent
-        return (Budget(low_bytes=max(0, middle - PRINTED_HALF_BYTES), high_bytes=middle + PRINTED_HALF_BYTES),)
-    if boot.free_before_bytes is None or boot.free_after_bytes is None or fraction is None:
-        return ()
-    high = boot.free_after_bytes + PRINTED_HALF_BYTES - round((boot.free_before_bytes - PRINTED_HALF_BYTES) * (1 - float(fraction)))
-    return (Budget(low_bytes=max(0, high - _SLACK_UNSEEN_BYTES), high_bytes=max(1, high)),)
-
-
-# -- rows ----------------------------------------------------------------------------------------------------------------------
-
-
-class Answer(Record, frozen=True):
-    """All plans that remain possible for one candidate, put together."""
-
-    starts: bool | None
-    plan: Plan | None
-    """The plan; where readings differ, the smallest figures of those that start (a lower bound)."""
-    worst: Plan | None
-    exact: bool
-
-
-def answer(found: Sequence[Reading], draft_tokens: int, asked: int | None, shift: tuple[int, int] = (0, 0)) -> Answer:
-    """``shift`` = (low, high) bytes added to every budget, for a changed memory fraction."""
-    plans = [p for reading in found for p in _plans(reading, draft_tokens, asked, shift)]
-    if not plans:
-        return Answer(starts=None, plan=None, worst=None, exact=False)
-    good = [p for p in plans if not p.fails]
-    bad = [p for p in plans if p.fails]
-    best = None
-    if good:
-        slots = [p.slots for p in good if p.slots is not None]
-        best = Plan(
-            tokens=min(p.tokens for p in good),
-            running=min(p.running for p in good),
-            slots=min(slots) if slots else None,
-            reserved_bytes=good[0].reserved_bytes,
-        )
-    starts = None if good and bad else bool(good)
-    return Answer(starts=starts, plan=best, worst=min(bad, key=lambda p: p.tokens) if bad else None, exact=_same(plans, found))
-
-
-def _same(plans: Sequence[Plan], found: Sequence[Reading]) -> bool:
-    if not all(reading.budget.bounded for reading in found):
-        return False
-    return all(p.fails for p in plans) or all((p.tokens, p.running, p.fails) == (plans[0].tokens, plans[0].running, "") for p in plans)
-
-
-def _plans(reading: Reading, draft_tokens: int, asked: int | None, shift: tuple[int, int]) -> list[Plan]:
-    low = max(0, reading.budget.low_bytes + shift[0])
-    high = low if not reading.budget.bounded else max(low, reading.budget.high_bytes - 1 + shift[1])
-    ends = [plan(reading.service, low, draft_tokens, asked), plan(reading.service, high, draft_tokens, asked)]
-    if ends[0] != ends[1]:  # K may step in between, and T falls where it does
-        ends += [plan(reading.service, low + (high - low) * i // 64, draft_tokens, asked) for i in range(1, 64)]
-    return ends
-
-
-def pinned(found: Sequence[Reading], draft_tokens: int, most: int, shift: tuple[int, int] = (0, 0)) -> tuple[int, Answer] | None:
-    """The max_running_requests in 1 .. ``most`` that starts with the most running requests, then the most tokens; ``None`` if none does."""
-    best: tuple[int, Answer] | None = None
-    for asked in range(1, most + 1):
-        got = answer(found, draft_tokens, asked, shift)
-        if not got.starts or got.plan is None:
-            continue
-        if best is None or best[1].plan is None or (got.plan.running, got.plan.tokens) > (best[1].plan.running, best[1].plan.tokens):
-            best = asked, got
-    return best
+from .sglang_inputs import Inputs, gather, sizes, sizes_exact, strategy, unsized
+from .sglang_pools import UNBOUNDED, Budget, Observed, Plan, Service, budgets
+from .sglang_readings import GIB, SLACK_UNSEEN_BYTES, Answer, Reading, answer, pinned, reading_plans, readings
 
 
 def draft_tokens_of(candidate: Candidate) -> int:
@@ -379,7 +39,7 @@ def row(inputs: Inputs, found: Sequence[Reading], candidate: Candidate) -> Front
     got = answer(found, draft_tokens, asked, shift)
     if got.starts is None and got.plan is None:
         return FrontierRow(candidate=candidate, starts=None, reason=_unknown(inputs, found), remedy=_needed(inputs))
-    exact = got.exact and sure and inputs.seen is not None and _sizes_exact(inputs)
+    exact = got.exact and sure and inputs.seen is not None and sizes_exact(inputs)
     room: int | None = None
     better = _better(inputs, found, candidate, draft_tokens, got, shift)
     if draft_tokens and got.starts and _draft_weights_open(inputs):
@@ -395,28 +55,6 @@ def row(inputs: Inputs, found: Sequence[Reading], candidate: Candidate) -> Front
         exact=exact,
         feasible_as=better[0] if better is not None else None,
     )
-
-
-def _sizes_exact(inputs: Inputs) -> bool:
-    sizes = _sizes(inputs)
-    return sizes is not None and sizes[2] and not _unsized(inputs)
-
-
-def _unsized(inputs: Inputs) -> list[str]:
-    """Set-ups whose formula leadline does not carry in full."""
-    found: list[str] = []
-    if (inputs.number("pp_size") or 1) > 1:
-        found.append("pipeline stages hold different layers and the smallest pool counts, which is not modelled")
-    if (inputs.number("dp_size") or 1) > 1 and not inputs.flag("enable_dp_attention"):
-        found.append("data-parallel replicas divide the limit differently by release, which is not modelled")
-    if (inputs.argument("kv_cache_dtype") or "auto").startswith(("fp4", "mxfp")):
-        found.append("block-scaled KV cache sizes are not modelled")
-    version = known(inputs.version)
-    if version is not None and version > release(sglang_facts.NEWEST_READ):
-        found.append(f"release {inputs.version} is newer than the newest read ({sglang_facts.NEWEST_READ})")
-    if version is not None and version < release(sglang_facts.OLDEST):
-        found.append(f"release {inputs.version} is older than the oldest read ({sglang_facts.OLDEST})")
-    return found
 
 
 def _draft_weights_open(inputs: Inputs) -> bool:
@@ -463,7 +101,7 @@ def _shift(inputs: Inputs, settings: Mapping[str, str]) -> tuple[tuple[int, int]
     if now is None or before is None:
         return None, False
     step = float(settings["mem_fraction_static"]) - float(now)
-    ends = sorted((round(step * (before - PRINTED_HALF_BYTES)), round(step * (before + _SLACK_UNSEEN_BYTES))))
+    ends = sorted((round(step * (before - PRINTED_HALF_BYTES)), round(step * (before + SLACK_UNSEEN_BYTES))))
     return (ends[0], ends[1]), step == 0
 
 
@@ -484,7 +122,7 @@ def _refused(inputs: Inputs, candidate: Candidate, draft_tokens: int) -> tuple[s
         and not inputs.flag("disable_radix_cache")
     ):
         affected = release("0.5.10") <= version < release("0.5.14")
-        if affected and _strategy(inputs, version) == "no_buffer":
+        if affected and strategy(inputs, version) == "no_buffer":
             return (
                 f"speculation on {architecture} with the radix cache needs state buffers in releases 0.5.10 to 0.5.13",
                 "add --mamba-scheduler-strategy extra_buffer (with SGLANG_ENABLE_SPEC_V2=1 in 0.5.10), or --disable-radix-cache",
@@ -510,9 +148,6 @@ def _better(
     settings = {**dict(candidate.settings), "max_running_requests": str(best[0])}
     changed = Candidate(algorithm=candidate.algorithm, depth=candidate.depth, settings=tuple(sorted(settings.items())))
     return changed, best[0], best[1].plan
-
-
-# -- words ---------------------------------------------------------------------------------------------------------------------
 
 
 def gib(size_bytes: int) -> str:
@@ -560,11 +195,11 @@ def _why_dead(service: Service, budget: Budget, draft_tokens: int, asked: int | 
 
 def _open(inputs: Inputs, found: Sequence[Reading]) -> list[str]:
     causes: list[str] = []
-    sizes = _sizes(inputs)
-    if sizes is None or not sizes[2]:
+    known_sizes = sizes(inputs)
+    if known_sizes is None or not known_sizes[2]:
         missing = inputs.shape.missing if inputs.shape else ("config.json was not given: sizes are the log's rounded figures",)
         causes += list(missing) or ["config.json does not fit the sizes in the log, which are used instead"]
-    causes += _unsized(inputs)
+    causes += unsized(inputs)
     if inputs.seen is None:
         causes.append("the budget comes from the log's rounded free-memory lines")
     labels = sorted({reading.label for reading in found})
@@ -576,7 +211,7 @@ def _open(inputs: Inputs, found: Sequence[Reading]) -> list[str]:
 
 
 def _unknown(inputs: Inputs, found: Sequence[Reading]) -> str:
-    if _sizes(inputs) is None:
+    if sizes(inputs) is None:
         return "neither config.json nor the log tells the size of a token"
     if inputs.seen is not None and not found:
         return (
@@ -587,7 +222,7 @@ def _unknown(inputs: Inputs, found: Sequence[Reading]) -> str:
 
 
 def _needed(inputs: Inputs) -> str:
-    if _sizes(inputs) is None:
+    if sizes(inputs) is None:
         return "give the model's config.json (--model-config)"
     if inputs.seen is None:
         return "give the log of one start that reached 'max_total_num_tokens=' (any depth, or speculation off)"
@@ -619,9 +254,6 @@ def _raise_fraction(inputs: Inputs, found: Sequence[Reading], draft_tokens: int)
                 f"--mem-fraction-static {fraction:.2f} or more would start it; that memory is taken from activations, graphs and the draft"
             )
     return "ask for fewer draft tokens: no memory fraction below 0.99 starts it"
-
-
-# -- cross-checks --------------------------------------------------------------------------------------------------------------
 
 
 class Label(Record, frozen=True):
@@ -660,7 +292,7 @@ def _holds(found: Sequence[Reading], draft_tokens: int, tokens: int, running: in
     return any(
         p.tokens == tokens and running in (None, p.running) and not p.fails
         for reading in found
-        for p in _plans(reading, draft_tokens, None, (0, 0))
+        for p in reading_plans(reading, draft_tokens, None, (0, 0))
     )
 
 
@@ -708,4 +340,4 @@ def statement(inputs: Inputs, found: Sequence[Reading]) -> tuple[str, ...]:
     return (*said, *inputs.notes)
 
 
-__all__ = ["UNBOUNDED", "Inputs", "Label", "Reading", "check_labels", "gather", "narrowed", "pinned", "readings", "row", "statement"]
+__all__ = ["Inputs", "Label", "Reading", "check_labels", "gather", "narrowed", "pinned", "readings", "row", "statement"]

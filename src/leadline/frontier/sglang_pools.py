@@ -206,6 +206,8 @@ def budgets(service: Service, seen: Observed) -> tuple[Budget, ...]:
         if slots is not None and _fixed_slots(service, service.requested(seen.draft_tokens, seen.asked)) is None:
             from_slots = _slot_window(service, seen, slots)
             low, high = max(low, from_slots[0]), min(high, from_slots[1])
+        # a cell with a fraction (sliding windows) may need one byte more for the engine's own floating-point division
+        low = low if low >= high or _prints(service, low, seen) else low + 1
         if low < high and _prints(service, low, seen):
             found.append(Budget(low_bytes=low, high_bytes=high))
     return tuple(found)

@@ -25,8 +25,6 @@ from .shapes import Shape, shape
 
 _GRAPH_CEILING = 512
 """Default capture ceiling in tokens (1024 on data-centre Blackwell)."""
-_TOLERANCE = 0.006
-"""Half of the last printed digit of ``Maximum concurrency`` plus rounding."""
 
 
 class Inputs(Record, frozen=True):
