@@ -243,7 +243,8 @@ def test_the_published_campaign_is_reproduced_to_the_token() -> None:
     assert [table[k].starts for k in (8, 9, 10)] == [False, False, False]
     assert all(row.exact for row in table.values())
     feasible = {k: row.feasible_as for k, row in table.items() if row.feasible_as is not None}
-    assert {k: dict(c.settings)["max_running_requests"] for k, c in feasible.items()} == {8: "21", 9: "20", 10: "19"}
+    limits = {k: int(dict(c.settings)["max_running_requests"]) for k, c in feasible.items()}
+    assert limits == {1: 33, 2: 30, 3: 28, 4: 26, 5: 25, 6: 23, 7: 22, 8: 21, 9: 20, 10: 19}
     assert "19 running requests and 349,073 tokens (now 17 and 295,931)" in table[10].remedy
 
 
