@@ -9,6 +9,9 @@ import sys
 import tarfile
 from pathlib import Path
 
+import msgspec
+
+import leadline
 from leadline.probes import Shown, parse_show
 from leadline.ssh import SshTarget
 
@@ -25,6 +28,19 @@ ExecStart={server} -m "/models/two words.gguf" \\
 Restart=on-failure
 TimeoutStopSec=30
 Environment=LAB_LOAD_S=0.1
+[Install]
+WantedBy=multi-user.target
+"""
+
+ENGINE = """\
+[Unit]
+Description=the fake engine as a real process
+[Service]
+Environment=PYTHONPATH=/opt/lab/site PYTHONUNBUFFERED=1
+ExecStart=/usr/bin/python3 -m leadline.fakeserver --port {port} \\
+    {arguments}
+Restart=on-failure
+TimeoutStopSec=30
 [Install]
 WantedBy=multi-user.target
 """
@@ -79,6 +95,18 @@ class Lab:
                 tar.addfile(entry, io.BytesIO(text))
         self.root.run(["tar", "-x", "-C", "/etc/systemd/system"], stdin=box.getvalue()).check("lab")
         self.sh('systemctl daemon-reload && systemctl enable -q "$@" && systemctl restart "$@"', *names, timeout_s=120.0)
+
+    def install_engine(self, name: str, port: int, *arguments: str) -> None:
+        """A unit that runs the fake engine as a real process. Takes leadline and msgspec along; the guest has only python3."""
+        box = io.BytesIO()
+        with tarfile.open(fileobj=box, mode="w:gz") as tar:
+            for module in (leadline, msgspec):
+                folder = Path(str(module.__file__)).parent
+                tar.add(folder, arcname=folder.name, filter=lambda entry: None if "__pycache__" in entry.name else entry)
+        self.root.run(["sh", "-c", "mkdir -p /opt/lab/site && tar -xz -C /opt/lab/site"], stdin=box.getvalue()).check("lab")
+        text = ENGINE.format(port=port, arguments=" \\\n    ".join(arguments))
+        self.root.write(f"/etc/systemd/system/{name}", text.encode())
+        self.sh('systemctl daemon-reload && systemctl enable -q --now "$1"', name, timeout_s=120.0)
 
     def remove(self, names: list[str]) -> None:
         self.sh(
