@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup tune test test-lab lint bench-stream decide-bench diagnose-bench lock clean
+.PHONY: setup tune test test-lab lab-faults lint bench-stream decide-bench diagnose-bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -40,7 +40,11 @@ test: lint $(VENV)/.server $(VENV)/.browser
 
 # needs root: boots a real systemd and sshd in user-mode Linux on this machine
 test-lab: setup
-	$(BIN)/python -m pytest -m lab tests/lab
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "lab and not faults" tests/lab
+
+# the whole fault suite: eight kinds of fault at eleven events of a campaign
+lab-faults: setup
+	$(BIN)/python -m pytest -m lab tests/lab/test_faults.py
 
 decide-bench: setup
 	$(BIN)/python benchmarks/decide_bench.py

@@ -154,15 +154,28 @@ def status(
         )
 
 
+@app.command(epilog="Example: leadline inspect ssh://ops@gpu1/llm.service")
+def inspect(target: TargetArg, config: ConfigOpt = None, as_json: JsonFlag = False) -> None:
+    """Look at a service: engine, version, knobs, capacity now, and what other depths would hold. Touches nothing."""
+    from . import inspecting, verbs
+
+    seen = verbs.inspect(target, settings_from(config, {}))
+    if as_json:
+        emit(seen)
+    else:
+        sys.stdout.write(inspecting.text(seen))
+
+
 @app.command(epilog="Example: leadline restore ssh://ops@gpu1/llm.service")
 def restore(
     target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="the service; the newest campaign's when left out")] = None,
+    force: Annotated[bool, typer.Option("--force", help="even if another campaign holds the service and still lives")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Put the service back exactly as found. Needs no journal and works from any machine."""
+    """Put the service back as found: a trial that stands, else what `apply` left. Needs no journal and works from any machine."""
     from . import verbs
 
-    said = verbs.restore(target)
+    said = verbs.restore(target, force=force)
     if as_json:
         emit({"restored": True, "what": said})
     else:

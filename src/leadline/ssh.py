@@ -10,6 +10,7 @@ as any ssh does, in batch mode.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import selectors
@@ -77,6 +78,7 @@ class SshTarget:
         usable = runtime and len(runtime) < _SOCKET_PATH_LIMIT - 30 and os.access(runtime, os.W_OK)
         self._dir = tempfile.mkdtemp(prefix="leadline-", dir=runtime if usable else "/tmp")
         self._socket = f"{self._dir}/s"
+        atexit.register(self.close)
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
@@ -132,6 +134,7 @@ class SshTarget:
 
     def close(self) -> None:
         """End the connection. Idempotent."""
+        atexit.unregister(self.close)
         with self._lock:
             self._hang_up()
             with contextlib.suppress(FileNotFoundError):

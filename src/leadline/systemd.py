@@ -395,6 +395,12 @@ class SystemdSupervisor:
         self._check_restored()
         return f"{self.unit} runs as found" if self._show().running else f"{self.unit} is as found (not running)"
 
+    def take_back(self, *, force: bool = False) -> str:
+        """What ``leadline restore`` means: end the trial that stands, or, when none does, take back what ``apply`` left."""
+        trial = self._owner() is not None
+        said = self.restore(force=force)
+        return said if trial else self.undo()
+
     def apply(self, argv: Sequence[str], *, verify: Callable[[Launch], None] | None = None) -> str:
         """Make ``argv`` permanent with a drop-in under /etc; one restart. ``verify`` asks the service; what it raises takes all back.
 
@@ -423,7 +429,7 @@ class SystemdSupervisor:
         """Take a setting that :meth:`apply` made permanent back; the service runs as before that. No journal is needed."""
         where = self._where()
         if self._run("test", "-e", where.lasting, root=True).status != 0:
-            return f"no setting applied by leadline stands on {self.target.name}"
+            return f"{self.unit} is as it should be: neither a trial nor a setting of leadline stands on {self.target.name}"
         self.arm()
         self._disarm()
         done = self._run("sh", where.hand, "undo", self._token, root=True, timeout_s=self._halt_timeout_s() + 60.0)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import __version__, journal, measure
+from . import __version__, inspecting, journal, measure, ready
 from .bench import BenchResult, LevelResult
 from .bench import run as bench_run
 from .campaign import Campaign
@@ -23,10 +23,11 @@ from .engines import Engine, Parsed, recognise
 from .errors import LeadlineError, NoCampaign, Unsupported
 from .journal import Journal
 from .narrate import Narrator
-from .records import Applied, Conditions, Record
+from .records import Applied, Candidate, Conditions, Launch, Record
 from .services import open_supervisor
 from .state import Knowledge
 from .supervisor import Supervisor
+from .systemd import SystemdSupervisor
 from .targets import parse_target
 
 
@@ -121,12 +122,21 @@ def _status_row(folder: Path) -> StatusRow:
     )
 
 
-def restore(target: str | None) -> str:
-    """Put a service back as found, by hand; needs no journal when the target is named."""
+def inspect(target: str, settings: Settings) -> inspecting.Inspection:
+    """Look at a service without touching it."""
+    opened = open_target(target, settings, journal.home() / "targets")
+    try:
+        return inspecting.inspect(opened.supervisor, opened.supervisor.service(), opened.engine, opened.parsed)
+    finally:
+        opened.supervisor.close()
+
+
+def restore(target: str | None, *, force: bool = False) -> str:
+    """Put a service back by hand: a trial that stands, else a setting that ``apply`` left; needs no journal when the target is named."""
     text = target or target_of(journal.find(None))
     supervisor = open_supervisor(parse_target(text), Settings().deploy, journal.home() / "targets")
     try:
-        return supervisor.restore()
+        return supervisor.take_back(force=force) if isinstance(supervisor, SystemdSupervisor) else supervisor.restore()
     finally:
         supervisor.close()
 
@@ -145,11 +155,28 @@ def apply(which: str | None, *, yes: bool) -> str:
         try:
             argv = opened.engine.render(opened.parsed, candidate)
             Narrator().agree(opened.supervisor.plan(argv), yes=yes)
-            said = opened.supervisor.apply(argv)
+            said = _applied(opened, argv, candidate)
         finally:
             opened.supervisor.close()
         book.append(Applied(at_s=time.time(), candidate=candidate, what=said))
     return said
+
+
+def _applied(opened: Opened, argv: tuple[str, ...], candidate: Candidate) -> str:
+    """Apply; a unit must answer with a real token as that candidate, or everything is taken back."""
+    supervisor = opened.supervisor
+    if not isinstance(supervisor, SystemdSupervisor):
+        return supervisor.apply(argv)
+    engine, parsed = recognise(argv)
+
+    def verify(launch: Launch) -> None:
+        with supervisor.target.forward(parsed.port) as port:
+            base_url = f"http://127.0.0.1:{port}"
+            ready.wait(
+                supervisor, launch, engine, parsed, candidate, base_url, Settings().ready, ask=lambda url: measure.ask(url, parsed.model)
+            )
+
+    return supervisor.apply(argv, verify=verify)
 
 
 # -- which campaign ----------------------------------------------------------------------------------------------------

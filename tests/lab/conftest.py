@@ -15,6 +15,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "/lab/" in str(item.path):
             item.add_marker(pytest.mark.lab)
+            item.add_marker(pytest.mark.timeout(1200))  # boots machines; a busy one may take its time
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,100 @@
+"""``leadline inspect``: what runs, how it is started, what it holds now, what every other depth would hold. Touches nothing."""
+
+from __future__ import annotations
+
+from .endpoints import snapshot
+from .engines import Engine, Parsed
+from .records import Candidate, Capacity, FrontierRow, Record, Reported
+from .ssh import SshTarget
+from .supervisor import Service, Supervisor
+from .survey import chart, model_config
+
+LOG_BYTES = 4 << 20
+
+
+class Inspection(Record, frozen=True):
+    """A service as it stands."""
+
+    target: str
+    engine: str
+    version: str | None
+    model: str
+    argv: tuple[str, ...]
+    """The engine's own arguments, found inside whatever starts it."""
+    found: Candidate
+    """The speculation that its arguments ask for."""
+    knobs: tuple[tuple[str, str], ...]
+    running: bool
+    reported: Reported | None
+    """What it says about itself; ``None`` when it does not answer."""
+    capacity: Capacity
+    frontier: tuple[FrontierRow, ...]
+    notes: tuple[str, ...]
+    round_trip_ms: float | None = None
+    """To its host, over the shared connection; every latency measured through a forward carries it."""
+
+
+def inspect(supervisor: Supervisor, service: Service, engine: Engine, parsed: Parsed) -> Inspection:
+    """Read everything that can be read without a change: arguments, the engine's own report, capacity and frontier."""
+    reported: Reported | None = None
+    capacity = Capacity()
+    frontier: tuple[FrontierRow, ...] = ()
+    host = supervisor.target
+    if service.launch is not None:
+        with host.forward(parsed.port) as port:
+            infos = snapshot(f"http://127.0.0.1:{port}", engine.info_paths, "").infos
+        if infos:
+            reported = engine.reported(parsed, infos)
+            log = supervisor.log(service.launch, limit_bytes=LOG_BYTES).decode("utf-8", "replace")
+            capacity = engine.capacity(reported, log)
+            config = model_config(host, parsed.model)
+            frontier = chart(engine, parsed, engine.axes(parsed), reported, log=log, infos=infos, model_config=config)
+    return Inspection(
+        target=supervisor.target_name,
+        engine=engine.name,
+        version=(reported.version if reported else None) or parsed.version,
+        model=(reported.model if reported else None) or parsed.model,
+        argv=parsed.argv,
+        found=parsed.candidate,
+        knobs=parsed.knobs,
+        running=service.running,
+        reported=reported,
+        capacity=capacity,
+        frontier=frontier,
+        notes=(*service.notes, *parsed.notes),
+        round_trip_ms=host.round_trip_ms() if isinstance(host, SshTarget) else None,
+    )
+
+
+def text(seen: Inspection) -> str:
+    """An inspection for people, one fact a line."""
+    held = [
+        f"{value:,} {what}"
+        for value, what in (
+            (seen.capacity.max_running_requests, "requests at once"),
+            (seen.capacity.max_total_num_tokens, "tokens in the KV pool"),
+        )
+        if value is not None
+    ]
+    state = "runs" if seen.reported else ("runs, but does not answer on its port" if seen.running else "does not run")
+    lines = [
+        f"{seen.target}: {seen.engine} {seen.version or '(version not known)'}, {state}",
+        f"  model        {seen.model or '(not named)'}",
+        f"  speculation  {seen.found.label} by its arguments"
+        + (f", {seen.reported.algorithm or 'off'} by its own word" if seen.reported else ""),
+        f"  capacity     {', '.join(held) or 'not known'}",
+        f"  command      {' '.join(seen.argv)}",
+    ]
+    if seen.round_trip_ms is not None:
+        lines.append(f"  round trip   {seen.round_trip_ms:.1f} ms to its host")
+    for row in seen.frontier:
+        verdict = {True: "starts", False: "does not start", None: "not known"}[row.starts]
+        tokens = f", {row.capacity.max_total_num_tokens:,} tokens" if row.capacity.max_total_num_tokens else ""
+        slots = f", {row.capacity.max_running_requests} at once" if row.capacity.max_running_requests else ""
+        lines.append(
+            f"  {row.candidate.label:<28} {verdict}{slots}{tokens}"
+            + (f": {row.reason}" if row.reason else "")
+            + (f"; {row.remedy}" if row.remedy else "")
+        )
+    lines += [f"  note: {note}" for note in seen.notes]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,107 @@
+"""The whole of it on a real host over real SSH: inspect, tune with restarts and a crashing depth, restore, apply, restore again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .host import Lab
+
+UNIT = "fake.service"
+TARGET = f"ssh://lab/{UNIT}"
+
+
+@pytest.fixture(scope="module")
+def service(lab: Lab) -> Iterator[str]:
+    lab.install_engine(UNIT, 8200, "--spec-method draft --spec-depth 2", "--plant deep --speed 0.3 --plant-crash-depth 8")
+    yield UNIT
+    lab.remove([UNIT])
+
+
+def leadline(lab: Lab, home: Path, *argv: str, status: int = 0) -> str:
+    env = {**os.environ, "LEADLINE_SSH": " ".join(lab.ssh), "LEADLINE_HOME": str(home), "HOME": str(home)}
+    done = subprocess.run(
+        [sys.executable, "-m", "leadline", *argv], capture_output=True, text=True, env=env, cwd=home, timeout=600, check=False
+    )
+    assert done.returncode == status, done.stderr[-4000:] + done.stdout[-1000:]
+    return done.stdout
+
+
+def facts(lab: Lab) -> str:
+    """What must be equal before and after: the unit's text, its enablement, every file systemd reads, timers."""
+    return (
+        lab.sh(
+            'systemctl cat "$1"; systemctl is-enabled "$1"; systemctl show -p ExecStart --value "$1" | sed "s/ ; ignore.*//"; '
+            "systemctl list-timers --all --no-legend | awk '{print $NF}' | sort",
+            UNIT,
+        )
+        + lab.files()
+    )
+
+
+def running(lab: Lab) -> str:
+    return lab.sh('tr "\\0" " " <"/proc/$(systemctl show -p MainPID --value "$1")/cmdline"', UNIT)
+
+
+def test_inspect_touches_nothing(lab: Lab, service: str, tmp_path: Path) -> None:
+    before = facts(lab) + lab.sh(
+        'systemctl show -p InvocationID,MainPID,NRestarts "$1"; find /etc /run/systemd /run/leadline -newermt "-1 second" 2>/dev/null; true',
+        UNIT,
+    )
+    wait_until_it_serves(lab)
+    seen = json.loads(leadline(lab, tmp_path, "inspect", TARGET, "--json"))
+    assert (seen["engine"], seen["found"]["depth"], seen["running"]) == ("fake", 2, True)
+    assert seen["reported"]["depth"] == 2
+    assert seen["round_trip_ms"] > 0
+    after = facts(lab) + lab.sh(
+        'systemctl show -p InvocationID,MainPID,NRestarts "$1"; find /etc /run/systemd /run/leadline -newermt "-1 second" 2>/dev/null; true',
+        UNIT,
+    )
+    assert after == before
+    assert lab.traces() == ""
+
+
+def test_a_whole_campaign(lab: Lab, service: str, tmp_path: Path) -> None:
+    wait_until_it_serves(lab)
+    before = facts(lab)
+    config = tmp_path / "leadline.toml"
+    config.write_text(
+        "[measure]\nconcurrency = [1, 2]\nmax_tokens = 24\nexplore_blocks = 2\nconfirm_blocks = 2\nmax_blocks = 3\n"
+        '[tune]\ndepths = [1, 2, 4, 8]\nask = ["draft 8"]\nmax_launches = 7\n[deploy]\ndeadman_s = 60\nstop_grace_s = 3\n'
+    )
+    verdict = json.loads(leadline(lab, tmp_path, "tune", TARGET, "--yes", "--quiet", "--json", "--config", str(config)))
+    assert verdict["overall"], verdict
+    assert facts(lab) == before
+    assert lab.traces() == ""
+    assert "--spec-depth 2" in running(lab)
+    status = json.loads(leadline(lab, tmp_path, "status", "--json"))
+    assert status[0]["failed"] >= 1, "the crashing depth is a finding, not the end"
+
+    assert "neither a trial nor a setting" in leadline(lab, tmp_path, "restore", TARGET)
+    assert facts(lab) == before
+
+    if verdict["change"]:
+        leadline(lab, tmp_path, "apply", "--yes")
+        depth = verdict["overall"]["depth"]
+        assert f"--spec-depth {depth}" in running(lab)
+        assert facts(lab) != before
+        lab.sh("systemctl daemon-reload && systemctl restart fake.service")
+        assert f"--spec-depth {depth}" in running(lab), "what was applied stays"
+    leadline(lab, tmp_path, "restore", TARGET)
+    assert facts(lab) == before
+    assert "--spec-depth 2" in running(lab)
+
+
+def wait_until_it_serves(lab: Lab) -> None:
+    until = time.monotonic() + 60.0
+    while time.monotonic() < until:
+        if "LISTEN" in lab.sh("ss -Hltn 'sport = :8200'"):
+            return
+        time.sleep(0.5)
