@@ -313,6 +313,11 @@ def _text(tables: dict[str, dict[str, Row]]) -> str:
         cells = "".join(f"{row.typical:>9} {row.within(LAUNCHES):>6.0%} {statistics.fmean(row.regret_4):>8.1%} " for row in rows.values())
         mine = rows["leadline"]
         lines.append(f"{name:44}{cells}   {statistics.fmean(mine.launched):>6.1f}      {mine.wrong}/{mine.claims}")
+    null = tables["null"]["leadline"]
+    lines += ["", f"null surfaces: {null.changes} of {null.runs} were changed; the rest got 'change nothing'"]
+    made = [rows["leadline"] for name, rows in tables.items() if name in FAMILIES]
+    wrong, claims = sum(row.wrong for row in made), sum(row.claims for row in made)
+    lines.append(f"confident claims on generated surfaces: {wrong} of {claims} wrong ({wrong / max(1, claims):.1%})")
     return "\n".join(lines)
 
 

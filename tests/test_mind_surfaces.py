@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from decide_bench import LAUNCHES, OTHERS, WITHIN, Row, _figures, _missed, _text, after_each, play_leadline, play_other, wrong_claims
+from leadline.config import Tune
+from leadline.space import options
 from published import main as print_published
 from published import predicted
-from replay import Noise, Surface
+from replay import Noise, Player, Surface
 from surface_coverage import summary, three_launches
-from surfaces import FAMILIES, eagle, generated, recorded
+from surfaces import FAMILIES, generated, recorded
 
 EXACT = Noise(block=0.0, launch=0.0, liking=0.0)
 RECORDED = recorded()
@@ -22,13 +25,14 @@ def test_four_launches_come_within_two_percent_everywhere(surface: Surface) -> N
     assert max(by_launch[min(LAUNCHES, len(by_launch) - 1)]) <= WITHIN
 
 
-@pytest.mark.parametrize("surface", RECORDED[:1], ids=lambda s: s.name)
+@pytest.mark.parametrize("surface", RECORDED, ids=lambda s: s.name)
 def test_a_depth_that_crashes_unannounced_costs_one_launch_more(surface: Surface) -> None:
-    crashing = frozenset({eagle(6)})
-    import msgspec
-
-    player, _ = play_leadline(msgspec.structs.replace(surface, crashes=crashing), EXACT, 0)
-    by_launch = after_each(surface, player)
+    choices = options(Player(surface, EXACT, 0).knowledge, surface.axes, Tune())
+    deepest = [option.candidate for option in choices if option.modelled][-1]
+    broken = msgspec.structs.replace(surface, crashes=frozenset({deepest}))
+    player, _ = play_leadline(broken, EXACT, 0)
+    by_launch = after_each(broken, player)
+    assert any(trial.failed and trial.candidate == deepest for trial in player.knowledge.trials)
     assert max(by_launch[min(LAUNCHES + 1, len(by_launch) - 1)]) <= WITHIN
 
 
