@@ -76,6 +76,30 @@ def words(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
+def text_of(path: Path | None, option: str) -> str:
+    """A file's text, empty when none was given. Raises ConfigError."""
+    if path is None:
+        return ""
+    try:
+        return path.read_text(errors="replace")
+    except OSError as error:
+        raise ConfigError(place=option, what=f"{path} cannot be read: {error.strerror}", fix="give the path of a readable file") from None
+
+
+def json_of(path: Path | None, option: str) -> dict[str, object] | None:
+    """A file's JSON object, ``None`` when none was given. Raises ConfigError."""
+    if path is None:
+        return None
+    fix = "give the file as the engine or the model wrote it"
+    try:
+        found = json.loads(text_of(path, option))
+    except json.JSONDecodeError as error:
+        raise ConfigError(place=f"{option} {path}", what=f"not valid JSON: {error}", fix=fix) from None
+    if not isinstance(found, dict):
+        raise ConfigError(place=f"{option} {path}", what="not a JSON object", fix=fix)
+    return found
+
+
 # -- verbs -------------------------------------------------------------------------------------------------------------
 
 
@@ -154,16 +178,54 @@ def status(
         )
 
 
-@app.command(epilog="Example: leadline inspect ssh://ops@gpu1/llm.service")
-def inspect(target: TargetArg, config: ConfigOpt = None, as_json: JsonFlag = False) -> None:
+@app.command(epilog="Example: leadline inspect --server-log server.log --model-config config.json --json")
+def inspect(
+    target: Annotated[
+        str | None, typer.Argument(metavar="[TARGET]", help="the service, see below; leave it out to read files only")
+    ] = None,
+    server_log: Annotated[Path | None, typer.Option(help="the engine's log of one start")] = None,
+    server_info: Annotated[Path | None, typer.Option(help="JSON of /server_info")] = None,
+    model_config: Annotated[Path | None, typer.Option(help="the model's config.json")] = None,
+    draft_config: Annotated[Path | None, typer.Option(help="the draft model's config.json")] = None,
+    metrics: Annotated[Path | None, typer.Option(help="text of /metrics")] = None,
+    command: Annotated[str, typer.Option(help="the command that starts the server")] = "",
+    engine: Annotated[str, typer.Option(help="sglang or vllm, where nothing else tells")] = "",
+    version: Annotated[str | None, typer.Option(help="the engine's release, where nothing else tells")] = None,
+    depths: Annotated[str | None, typer.Option(help="depths to show without a target, for example 0,1,2,3,5,8,10")] = None,
+    tokens_in: Annotated[int, typer.Option(min=1, help="prompt tokens of a request, for the column of requests that fit")] = 4096,
+    tokens_out: Annotated[int, typer.Option(min=1, help="output tokens of a request")] = 1024,
+    config: ConfigOpt = None,
+    as_json: JsonFlag = False,
+) -> None:
     """Look at a service: engine, version, knobs, capacity now, and what other depths would hold. Touches nothing."""
     from . import inspecting, verbs
+    from .inspection import DEPTHS, Texts, inspect, of
 
+    if target is None:
+        given = Texts(
+            command=command,
+            engine=engine,
+            version=version,
+            log=text_of(server_log, "--server-log"),
+            metrics=text_of(metrics, "--metrics"),
+            server_info=json_of(server_info, "--server-info"),
+            model_config=json_of(model_config, "--model-config"),
+            draft_config=json_of(draft_config, "--draft-config"),
+        )
+        found = inspect(given, numbers(depths, "--depths") or DEPTHS)
+        if as_json:
+            emit(found.json())
+        else:
+            sys.stdout.write(found.table(tokens_in, tokens_out))
+        return
     seen = verbs.inspect(target, settings_from(config, {}))
+    found = of(seen.engine, seen.version, seen.found, seen.capacity, seen.frontier)
     if as_json:
-        emit(seen)
+        import msgspec
+
+        emit({**found.json(), "candidates": seen.frontier, "service": msgspec.structs.replace(seen, frontier=())})
     else:
-        sys.stdout.write(inspecting.text(seen))
+        sys.stdout.write(inspecting.text(seen) + "\n" + found.table(tokens_in, tokens_out))
 
 
 @app.command(epilog="Example: leadline restore ssh://ops@gpu1/llm.service")

@@ -87,14 +87,5 @@ def text(seen: Inspection) -> str:
     ]
     if seen.round_trip_ms is not None:
         lines.append(f"  round trip   {seen.round_trip_ms:.1f} ms to its host")
-    for row in seen.frontier:
-        verdict = {True: "starts", False: "does not start", None: "not known"}[row.starts]
-        tokens = f", {row.capacity.max_total_num_tokens:,} tokens" if row.capacity.max_total_num_tokens else ""
-        slots = f", {row.capacity.max_running_requests} at once" if row.capacity.max_running_requests else ""
-        lines.append(
-            f"  {row.candidate.label:<28} {verdict}{slots}{tokens}"
-            + (f": {row.reason}" if row.reason else "")
-            + (f"; {row.remedy}" if row.remedy else "")
-        )
     lines += [f"  note: {note}" for note in seen.notes]
     return "\n".join(lines) + "\n"

@@ -24,6 +24,8 @@ class Inputs(Record, frozen=True):
     """max_running_requests given by the operator; ``None`` when the engine chose."""
     seen: Observed | None
     """What the calibrating start printed."""
+    tried: int | None = None
+    """Draft tokens of the start in the log, whether it came up or not."""
     notes: tuple[str, ...] = ()
 
     def argument(self, name: str) -> str | None:
@@ -47,7 +49,7 @@ def gather(
     arguments = _merged(parsed, boot, info)
     lookup = dict(arguments)
     form = _shape(model_config, lookup)
-    draft_tokens = _draft_tokens(lookup, boot)
+    draft_tokens = _draft_tokens(parsed, lookup, boot)
     asked = _asked(parsed, lookup, boot, draft_tokens)
     tokens, running = boot.tokens, boot.running
     if tokens is None and isinstance(info.get("max_total_num_tokens"), int):
@@ -64,6 +66,7 @@ def gather(
         found=parsed.candidate,
         asked=asked,
         seen=seen,
+        tried=draft_tokens,
         notes=_conflicts(parsed, boot, info),
     )
 
@@ -90,16 +93,17 @@ def _shape(model_config: Mapping[str, object] | None, arguments: Mapping[str, st
     return shape(model_config, tp=tp, kv_dtype=arguments.get("kv_cache_dtype", "auto"), state_dtype="" if state == "None" else state)
 
 
-def _draft_tokens(arguments: Mapping[str, str], boot: Boot) -> int | None:
-    """D of the start that calibrates: 0 when off, ``None`` when nobody says."""
+def _draft_tokens(parsed: Parsed, arguments: Mapping[str, str], boot: Boot) -> int | None:
+    """D of the start that calibrates: 0 when off, ``None`` when nobody says. The resolved arguments count more than the command."""
     if boot.verify_tokens is not None:
         return boot.verify_tokens
     given = arguments.get("speculative_num_draft_tokens")
     if given is not None:
         return 0 if given == "None" else int(given)
-    if "speculative_algorithm" in arguments:
-        return 0 if arguments["speculative_algorithm"] == "None" else None
-    return None if not arguments else 0
+    if not parsed.argv:
+        return 0 if arguments.get("speculative_algorithm") == "None" else None
+    found = parsed.candidate
+    return 0 if found.off else int(dict(found.settings).get("num_draft_tokens", found.depth + 1))
 
 
 def _asked(parsed: Parsed, arguments: Mapping[str, str], boot: Boot, draft_tokens: int | None) -> int | None:

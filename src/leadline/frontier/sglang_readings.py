@@ -43,7 +43,15 @@ def readings(inputs: Inputs) -> tuple[Reading, ...]:
         else:
             spans = _from_memory_lines(inputs, service)
         found += [Reading(service=service, budget=span, label=label) for span in spans]
-    return tuple(found)
+    return tuple(_that_die(inputs, found))
+
+
+def _that_die(inputs: Inputs, found: Sequence[Reading]) -> list[Reading]:
+    """A log that ends at pool sizing rules out every reading under which that start would have come up; all, if that leaves none."""
+    if inputs.seen is not None or not inputs.boot.pool_error or inputs.tried is None:
+        return list(found)
+    died = [reading for reading in found if any(p.fails for p in reading_plans(reading, inputs.tried, inputs.asked, (0, 0)))]
+    return died or list(found)
 
 
 def _services(inputs: Inputs) -> list[tuple[str, Service]]:
