@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from leadline.journal import Journal
+
 from .host import Lab
 
 UNIT = "fake.service"
@@ -76,20 +78,25 @@ def test_a_whole_campaign(lab: Lab, service: str, tmp_path: Path) -> None:
         "[measure]\nconcurrency = [1, 2]\nmax_tokens = 24\nexplore_blocks = 2\nconfirm_blocks = 2\nmax_blocks = 3\n"
         '[tune]\ndepths = [1, 2, 4, 8]\nask = ["draft 8"]\nmax_launches = 7\n[deploy]\ndeadman_s = 60\nstop_grace_s = 3\n'
     )
-    verdict = json.loads(leadline(lab, tmp_path, "tune", TARGET, "--yes", "--quiet", "--json", "--config", str(config)))
-    assert verdict["overall"], verdict
+    leadline(lab, tmp_path, "tune", TARGET, "--yes", "--quiet", "--json", "--config", str(config))
+    (folder,) = (tmp_path / "campaigns").iterdir()
+    with Journal(folder, write=False) as book:
+        known = book.knowledge
+    verdict = known.verdict
+    assert verdict is not None
+    assert verdict.found.depth == 2
+    assert any(trial.failed and trial.candidate.depth == 8 for trial in known.trials), "the crashing depth is a finding, not the end"
+    assert known.launches >= 4
     assert facts(lab) == before
     assert lab.traces() == ""
     assert "--spec-depth 2" in running(lab)
-    status = json.loads(leadline(lab, tmp_path, "status", "--json"))
-    assert status[0]["failed"] >= 1, "the crashing depth is a finding, not the end"
 
     assert "neither a trial nor a setting" in leadline(lab, tmp_path, "restore", TARGET)
     assert facts(lab) == before
 
-    if verdict["change"]:
+    if verdict.change:
         leadline(lab, tmp_path, "apply", "--yes")
-        depth = verdict["overall"]["depth"]
+        depth = verdict.overall.depth
         assert f"--spec-depth {depth}" in running(lab)
         assert facts(lab) != before
         lab.sh("systemctl daemon-reload && systemctl restart fake.service")
