@@ -40,6 +40,7 @@ from .records import (
     Deployed,
     Exit,
     Failed,
+    Finding,
     FrontierRow,
     Inspected,
     Intended,
@@ -259,7 +260,7 @@ class Campaign:
             candidate=f"{self.found.label} (as found)",
             how=first.failed.exit.text if first.failed.exit else "it never served",
             after_s=f"{first.failed.after_s:.1f}",
-            line=finding.quotes[0].text if finding and finding.quotes else first.failed.log_tail.partition("\n")[0],
+            line=_decisive(finding, self._errors.get(first.number)) or first.failed.log_tail.partition("\n")[0],
             fix="; ".join(filter(None, [finding.summary, finding.remedy]))
             if finding
             else "`leadline doctor` on the same target names the cause",
@@ -485,6 +486,12 @@ class _Gathered:
 def block_size(level: Level, settings: Measure) -> int:
     """Requests of a block."""
     return max(settings.prompts, settings.waves * level.concurrency)
+
+
+def _decisive(finding: Finding | None, error: LeadlineError | None) -> str:
+    """The line to quote: what the engine itself printed, as the diagnosis chose it, else the first that reads like an error."""
+    printed = [quote.text for quote in finding.quotes if quote.source in ("log", "journal")] if finding else []
+    return printed[0] if printed else (error.fields.get("line", "") if error else "")
 
 
 # -- rules -------------------------------------------------------------------------------------------------------------

@@ -387,7 +387,9 @@ def main() -> NoReturn:
     arguments = gather_process(sys.argv[1:])
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        app(args=arguments, prog_name="leadline", standalone_mode=False)
+        status = app(args=arguments, prog_name="leadline", standalone_mode=False)
+        if status == Interrupted.exit_code:  # what typer makes of a KeyboardInterrupt
+            raise KeyboardInterrupt
     except LeadlineError as error:
         _leave(error, arguments)
     except KeyboardInterrupt:
