@@ -1,0 +1,311 @@
+"""Accuracy and cost of load clients against the ground-truth server: ``make load-bench``.
+
+The server runs on core 0 and logs when it sent what; each client runs on core 1 as a process of its own; clients take turns, in
+reverse order on every second round. An error is a percentile of what the client says minus the same percentile of what the
+server's log says. CPU is that of the client's whole process tree (user + system) above the same client's run at concurrency 1, per
+1,000 chunks. Peers are found below ``--peers`` (benchmarks/peers/README.md says how to put them there); those missing are left out.
+
+    python benchmarks/load_bench.py [--rounds 5] [--peers DIR] [--levels 1,64,512,2048] [--clients leadline,vllm,sglang,aiperf]
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
+
+import loadmock  # noqa: E402
+from leadline.measure import percentile  # noqa: E402
+
+SHAPES = {1: (8, 128, 10_000), 64: (192, 128, 10_000), 512: (1024, 64, 40_000), 2048: (2048, 64, 80_000)}
+"""Concurrency -> requests, tokens (= chunks) a request, microseconds between chunks."""
+TTFT_US = 50_000
+TIMEOUT_S = 170
+
+
+@dataclass
+class Run:
+    """One client, once, at one concurrency."""
+
+    client: str
+    concurrency: int
+    ttft_ms: list[float]
+    gaps_ms: list[float]
+    """Every gap, or one mean a request where the client keeps no more (``mean_only``)."""
+    mean_only: bool = False
+    failed: int = 0
+    cpu_s: float = 0.0
+    wall_s: float = 0.0
+    peak_mb: float = 0.0
+    first_send_cpu_s: float = 0.0
+    load_mb: float = 0.0
+    chunks: int = 0
+    truth_ttft_ms: list[float] = field(default_factory=list)
+    truth_gaps_ms: list[float] = field(default_factory=list)
+
+
+class Client:
+    """How one client is started and read."""
+
+    def __init__(self, name: str, argv: Callable[[Path, str, int, int, int], list[str]], read: Callable[[Path, Run], None]) -> None:
+        self.name, self.argv, self.read = name, argv, read
+
+
+def leadline_argv(folder: Path, url: str, concurrency: int, count: int, tokens: int) -> list[str]:
+    (folder / "leadline.toml").write_text(
+        f"[measure]\nprompts = {count}\nmax_tokens = {tokens}\nmax_blocks = 1\nwarmup_requests = 1\nlevel_limit_s = 600\n"
+    )
+    out = str(folder / "leadline.json")
+    options = ["-n", str(concurrency), "-c", str(folder / "leadline.toml"), "--traces", str(folder / "traces")]
+    return [sys.executable, "-m", "leadline", "bench", url, *options, "--out", out, "--json", "--quiet"]
+
+
+def leadline_read(folder: Path, run: Run) -> None:
+    from leadline import bench
+    from leadline.stream import trace
+
+    result = bench.load(folder / "leadline.json")
+    requests = [request for level in result.levels for block in level.blocks for request in block.requests]
+    run.ttft_ms = [request.ttft_ms for request in requests if request.ttft_ms is not None]
+    run.gaps_ms = [gap for request in requests for gap in request.step_gap_ms]
+    run.failed = sum(request.outcome.value != "ok" for request in requests)
+    healths = [
+        health
+        for path in folder.glob("traces/*/load-*.trace")
+        if "1000000" not in str(path)
+        for health in trace.read(path.read_bytes()).healths
+    ]
+    run.first_send_cpu_s = max(float(str(health["first_send_cpu_s"])) for health in healths)
+    run.load_mb = max(float(str(health["peak_bytes"])) for health in healths) / 2**20
+
+
+def vllm_argv(peers: Path) -> Callable[[Path, str, int, int, int], list[str]]:
+    def argv(folder: Path, url: str, concurrency: int, count: int, tokens: int) -> list[str]:
+        lines = [json.dumps({"prompt": _text(n), "output_tokens": tokens}) for n in range(count)]
+        (folder / "vllm.jsonl").write_text("\n".join(lines))
+        return [
+            *(str(peers / "vllm/bin/python"), str(ROOT / "benchmarks/peers/run_vllm.py"), "--backend", "openai-chat", "--base-url", url),
+            *("--endpoint", "/v1/chat/completions", "--model", "mock", "--tokenizer", str(peers / "tok"), "--dataset-name", "custom"),
+            *("--dataset-path", str(folder / "vllm.jsonl"), "--custom-output-len", str(tokens), "--num-prompts", str(count)),
+            *("--max-concurrency", str(concurrency), "--save-result", "--save-detailed", "--result-filename", str(folder / "vllm.json")),
+            *("--percentile-metrics", "ttft,tpot,itl,e2el", "--disable-shuffle"),
+        ]
+
+    return argv
+
+
+def vllm_read(folder: Path, run: Run) -> None:
+    result = json.loads((folder / "vllm.json").read_text())
+    run.ttft_ms = [1e3 * value for value in result["ttfts"]]
+    run.gaps_ms = [1e3 * gap for gaps in result["itls"] for gap in gaps]
+    run.failed = result["failed"]
+
+
+def sglang_argv(peers: Path) -> Callable[[Path, str, int, int, int], list[str]]:
+    def argv(folder: Path, url: str, concurrency: int, count: int, tokens: int) -> list[str]:
+        lines = [json.dumps({"conversations": [{"content": _text(n)}, {"content": "word " * tokens}]}) for n in range(count)]
+        (folder / "sglang.jsonl").write_text("\n".join(lines))
+        return [
+            *(str(peers / "sgl/bin/python"), str(ROOT / "benchmarks/peers/run_sglang.py"), "--backend", "sglang-oai-chat"),
+            *("--base-url", url, "--model", "mock", "--tokenizer", str(peers / "tok"), "--dataset-name", "custom"),
+            *("--dataset-path", str(folder / "sglang.jsonl"), "--sharegpt-output-len", str(tokens), "--num-prompts", str(count)),
+            *("--max-concurrency", str(concurrency), "--output-file", str(folder / "sglang-out.jsonl"), "--output-details"),
+            *("--extra-request-body", '{"stream_options":{"include_usage":true}}'),
+        ]
+
+    return argv
+
+
+def sglang_read(folder: Path, run: Run) -> None:
+    result = json.loads((folder / "sglang-out.jsonl").read_text().splitlines()[-1])
+    run.ttft_ms = [1e3 * value for value in result["ttfts"]]
+    run.gaps_ms = [1e3 * gap for gaps in result["itls"] for gap in gaps]
+    run.failed = sum(bool(error) for error in result.get("errors", []))
+
+
+def aiperf_argv(peers: Path) -> Callable[[Path, str, int, int, int], list[str]]:
+    def argv(folder: Path, url: str, concurrency: int, count: int, tokens: int) -> list[str]:
+        return [
+            *(str(peers / "aiperf/bin/aiperf"), "profile", "--url", url, "--endpoint-type", "chat", "--streaming", "--model", "mock"),
+            *("--tokenizer", "local/tok", "--concurrency", str(concurrency), "--request-count", str(count), "--isl", "20"),
+            *("--osl", str(tokens), "--extra-inputs", f"max_tokens:{tokens}", "--ui", "none", "--artifact-dir", str(folder / "aiperf")),
+        ]
+
+    return argv
+
+
+def aiperf_read(folder: Path, run: Run) -> None:
+    run.mean_only = True
+    for line in (folder / "aiperf/profile_export.jsonl").read_text().splitlines():
+        metrics = json.loads(line)["metrics"]
+        if "time_to_first_token" not in metrics:
+            run.failed += 1
+            continue
+        run.ttft_ms.append(metrics["time_to_first_token"]["value"])
+        if "inter_token_latency" in metrics:
+            run.gaps_ms.append(metrics["inter_token_latency"]["value"])
+
+
+def _text(number: int) -> str:
+    return f"This is request number {number}. Tell me in a few words what comes after it, and why."
+
+
+def clients(peers: Path) -> dict[str, Client]:
+    """Every client that is there."""
+    found = {"leadline": Client("leadline", leadline_argv, leadline_read)}
+    if (peers / "vllm/bin/python").exists():
+        found["vllm"] = Client("vllm", vllm_argv(peers), vllm_read)
+    if (peers / "sgl/bin/python").exists():
+        found["sglang"] = Client("sglang", sglang_argv(peers), sglang_read)
+    if (peers / "aiperf/bin/aiperf").exists():
+        found["aiperf"] = Client("aiperf", aiperf_argv(peers), aiperf_read)
+    return found
+
+
+def once(client: Client, mock: loadmock.Mock, concurrency: int, peers: Path) -> Run:
+    """Run a client and set beside it what the server says."""
+    count, tokens, gap_us = SHAPES[concurrency]
+    run = Run(client.name, concurrency, [], [])
+    with tempfile.TemporaryDirectory(prefix="load-bench-") as name:
+        folder = Path(name)
+        mock.set(ttft=TTFT_US, itl=gap_us)
+        argv = client.argv(folder, mock.url, concurrency, count, tokens)
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(ROOT / "src"),
+            "HF_HUB_OFFLINE": "1",
+            "TRANSFORMERS_OFFLINE": "1",
+            "HF_HOME": str(peers / "hf"),
+        }
+        began = time.monotonic()
+        with open(folder / "said", "wb") as said:
+            child = subprocess.Popen(
+                ["taskset", "-c", "1", *argv], stdout=said, stderr=said, cwd=folder, env=environment, start_new_session=True
+            )
+            status, usage, peak = _watched(child)
+        run.wall_s, run.cpu_s, run.peak_mb = time.monotonic() - began, usage, peak
+        if status:
+            raise SystemExit(f"{client.name} at {concurrency} ended with {status}:\n" + (folder / "said").read_text()[-2000:])
+        client.read(folder, run)
+        truth = mock.truth(folder)
+        run.chunks = sum(len(request.chunk_ns) for request in truth)
+        measured = [request for request in truth if request.max_tokens == tokens]
+        run.truth_ttft_ms = [(request.chunk_ns[0] - request.received_ns) / 1e6 for request in measured]
+        run.truth_gaps_ms = [(b - a) / 1e6 for request in measured for a, b in itertools.pairwise(request.chunk_ns)]
+    return run
+
+
+def _watched(child: subprocess.Popen[bytes]) -> tuple[int, float, float]:
+    """Exit status, CPU seconds of the tree, peak of the tree's summed PSS in MB."""
+    import psutil
+
+    peak = 0.0
+    limit = time.monotonic() + TIMEOUT_S
+    root = psutil.Process(child.pid)
+    while True:
+        pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+        if pid:
+            child.returncode = os.waitstatus_to_exitcode(status)
+            return child.returncode, usage.ru_utime + usage.ru_stime, peak
+        if time.monotonic() > limit:
+            os.killpg(child.pid, 9)
+        total = 0.0
+        try:
+            for process in [root, *root.children(recursive=True)]:
+                total += process.memory_full_info().pss / 2**20
+        except (psutil.Error, OSError):
+            total = 0.0
+        peak = max(peak, total)
+        time.sleep(0.25)
+
+
+def errors(run: Run) -> dict[str, float]:
+    """Reported percentile minus true percentile, ms."""
+    told, true = sorted(run.ttft_ms), sorted(run.truth_ttft_ms)
+    gaps, gaps_true = sorted(run.gaps_ms), sorted(run.truth_gaps_ms)
+    return {
+        "ttft_p50": percentile(told, 0.5) - percentile(true, 0.5),
+        "ttft_p99": percentile(told, 0.99) - percentile(true, 0.99),
+        "itl_p50": percentile(gaps, 0.5) - percentile(gaps_true, 0.5),
+        "itl_p99": percentile(gaps, 0.99) - percentile(gaps_true, 0.99),
+    }
+
+
+def table(runs: list[Run]) -> str:
+    """Medians over the rounds."""
+    head = "client    c     TTFT error p50/p99 ms   ITL error p50/p99 ms    CPU ms/1k chunks  peak MB  load MB  start CPU s  failed"
+    lines = [head]
+    for client in dict.fromkeys(run.client for run in runs):
+        ones = [run.cpu_s for run in runs if run.client == client and run.concurrency == 1]
+        fixed = statistics.median(ones) if ones else 0.0
+        for concurrency in dict.fromkeys(run.concurrency for run in runs):
+            mine = [run for run in runs if run.client == client and run.concurrency == concurrency]
+            if not mine:
+                continue
+            middle = {key: statistics.median(errors(run)[key] for run in mine) for key in errors(mine[0])}
+            cost = statistics.median((run.cpu_s - fixed) * 1e6 / run.chunks for run in mine)
+            mark = "+" if mine[0].mean_only else " "
+            lines.append(
+                f"{client:9} {concurrency:<5} {middle['ttft_p50']:+9.2f}/{middle['ttft_p99']:+9.2f}    "
+                f"{middle['itl_p50']:+8.3f}/{middle['itl_p99']:+9.3f}{mark}   "
+                + (f"{cost:8.1f}          " if concurrency > 1 else "       -          ")
+                + f"{statistics.median(run.peak_mb for run in mine):7.0f}  {statistics.median(run.load_mb for run in mine):7.1f}"
+                f"  {statistics.median(run.first_send_cpu_s for run in mine):11.3f}  {sum(run.failed for run in mine)} (n={len(mine)})"
+            )
+    lines.append(
+        "+ the client keeps one mean a request, so that its p99 is one of means; load MB and start CPU: leadline's load process alone"
+    )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "peers")
+    parser.add_argument("--levels", default="1,64,512,2048")
+    parser.add_argument("--peers-up-to", type=int, default=512, help="levels above are played by leadline only")
+    parser.add_argument("--clients", default="leadline,vllm,sglang,aiperf")
+    parser.add_argument("--out", type=Path, help="append one JSON line a run here; lines that are there already are counted in")
+    args = parser.parse_args()
+    if loadmock.COMPILER is None or shutil.which("taskset") is None:
+        raise SystemExit("load_bench needs a C compiler (cc) and taskset (util-linux)")
+    there = {name: client for name, client in clients(args.peers).items() if name in args.clients.split(",")}
+    runs: list[Run] = []
+    if args.out and args.out.exists():
+        runs = [Run(**json.loads(line)) for line in args.out.read_text().splitlines()]
+    with tempfile.TemporaryDirectory() as folder:
+        mock = loadmock.Mock(loadmock.build(Path(folder)), cpu=0)
+        try:
+            before = sum(run.client == "leadline" and run.concurrency == 64 for run in runs)
+            for number in range(before, before + args.rounds):
+                order = list(there.values()) if number % 2 == 0 else list(there.values())[::-1]
+                for concurrency in [int(level) for level in args.levels.split(",")]:
+                    for client in order:
+                        if client.name != "leadline" and concurrency > args.peers_up_to:
+                            continue
+                        run = once(client, mock, concurrency, args.peers)
+                        runs.append(run)
+                        sys.stderr.write(f"round {number + 1}: {client.name} at {concurrency}: {errors(run)}\n")
+                        if args.out:
+                            with args.out.open("a") as file:
+                                file.write(json.dumps(run.__dict__) + "\n")
+        finally:
+            mock.close()
+    print(table(runs))
+
+
+if __name__ == "__main__":
+    main()
