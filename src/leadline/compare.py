@@ -7,13 +7,18 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from . import acceptance as accepted
-from . import stats
+from . import sameness, stats
 from .records import Acceptance, BlockResult, Candidate, Interval, Level, Outcome
 from .space import off_of, running
 from .state import Knowledge
 
 LOOKS = 2
 """A campaign looks again after every launch and may stop at any of them; claims are widened as if each were made this often."""
+
+
+def _same(knowledge: Knowledge, off: Candidate, candidate: Candidate) -> sameness.Sameness:
+    plain = [block for trial in knowledge.of(off) for block in trial.blocks]
+    return sameness.of_blocks(plain, (block for trial in knowledge.of(candidate) for block in trial.blocks))
 
 
 class Board:
@@ -27,8 +32,12 @@ class Board:
         self.found = found
         self.off = off_of(found)
         refused = knowledge.refused
-        self.candidates = tuple(c for c in knowledge.candidates if c not in refused)
-        """Candidates that served and did not fail, in order of first launch."""
+        self.outputs = {c: _same(knowledge, self.off, c) for c in knowledge.candidates if c not in refused and c != self.off}
+        """Outputs of each candidate against speculation off."""
+        self.candidates = tuple(
+            c for c in knowledge.candidates if c not in refused and (c == found or c not in self.outputs or not self.outputs[c].failed)
+        )
+        """Candidates that served, did not fail and answered sensibly, in order of first launch."""
         self._cells = {
             (c, level): tuple(pair for pair in knowledge.blocks(c, level) if pair[1].output_tok_s > 0)
             for c in self.candidates

@@ -45,7 +45,7 @@ def recommend(
     overall, gain, not_overall = _overall(board, tune, levels)
     scheduled = schedule.scheduled(overall)
     drift, drift_warning = _drift(plain, tune.confidence)
-    warnings = (*drift_warning, *plain.alarms(), *_simulated(plain, points))
+    warnings = (*drift_warning, *plain.alarms(), *_simulated(plain, points), *_bad_outputs(plain))
     mix, unmeasured = _mix(board, points, scheduled, tune)
     return Verdict(
         sentence=_sentence(points, overall, gain, found, tune),
@@ -355,8 +355,27 @@ def _same_output(board: Board, points: Sequence[OperatingPoint]) -> str:
                     total += 1
                     same += digest == plain[key]
         if total:
-            out.append(f"{candidate.label}: {same} of {total} answers identical to speculation off")
+            out.append(f"{candidate.label}: {same} of {total} answers identical to speculation off" + _parting(board, candidate))
     return "; ".join(out)
+
+
+def _parting(board: Board, candidate: Candidate) -> str:
+    """Where the first of the differing answers parts, both continuations shown."""
+    compared = board.outputs.get(candidate)
+    if compared is None or not compared.differences:
+        return ""
+    first = compared.differences[0]
+    more = f", and {len(compared.differences) - 1} more" if len(compared.differences) > 1 else ""
+    return f" ({first.prompt_id}: after {first.common[-30:]!r} off says {first.off[:30]!r}, it says {first.candidate[:30]!r}{more})"
+
+
+def _bad_outputs(board: Board) -> tuple[str, ...]:
+    """Candidates whose answers are none, or are not explained by near ties."""
+    return tuple(
+        f"{candidate.label}: {compared.failed or compared.suspicious}"
+        for candidate, compared in board.outputs.items()
+        if compared.failed or compared.suspicious
+    )
 
 
 def _texts(board: Board, candidate: Candidate, level: Level) -> dict[tuple[int, str], str]:

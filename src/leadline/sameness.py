@@ -9,10 +9,9 @@ JSON, or characters that no tokenizer of text yields.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 
-from collections.abc import Mapping
-
-from .records import Record
+from .records import BlockResult, Outcome, Record
 
 SHOWN = 60
 """Characters of each continuation that are shown."""
@@ -50,7 +49,9 @@ class Sameness(Record, frozen=True):
     identical: int
     differences: tuple[Difference, ...]
     failed: str = ""
-    """Why the candidate fails, empty when it does not."""
+    """Why the candidate fails (degenerate outputs), empty when it does not."""
+    suspicious: str = ""
+    """What near ties do not explain although every output is an answer; a sampling temperature would."""
 
     @property
     def sentence(self) -> str:
@@ -61,8 +62,7 @@ class Sameness(Record, frozen=True):
         near = sum(difference.kind == "near_tie" for difference in self.differences)
         if near:
             parts.append(f"{near} part where two tokens are nearly equal")
-        if self.failed:
-            parts.append(self.failed)
+        parts += [text for text in (self.failed, self.suspicious) if text]
         return "; ".join(parts)
 
 
@@ -70,14 +70,33 @@ def compare(off: Mapping[str, str], candidate: Mapping[str, str]) -> Sameness:
     """Compare outputs by prompt id; prompts that only one side answered are left out."""
     shared = [prompt for prompt in off if prompt in candidate]
     differences = [found for prompt in shared if (found := difference(prompt, off[prompt], candidate[prompt])) is not None]
-    degenerate = [found for found in differences if found.kind == "degenerate"]
+    broken = [found for found in differences if found.kind == "degenerate"]
     early = [found for found in differences if found.at < EARLY_CHARS]
-    failed = ""
-    if degenerate:
-        failed = f"{len(degenerate)} of {len(shared)} outputs are degenerate ({degenerate[0].prompt_id}: {degenerate[0].why})"
+    failed = suspicious = ""
+    if broken:
+        failed = f"{len(broken)} of {len(shared)} outputs are degenerate ({broken[0].prompt_id}: {broken[0].why})"
     elif len(shared) >= EARLY_LEAST and len(early) > EARLY_SHARE * len(shared):
-        failed = f"{len(early)} of {len(shared)} outputs differ from their first words on: this is another model, template or sampling"
-    return Sameness(compared=len(shared), identical=len(shared) - len(differences), differences=tuple(differences), failed=failed)
+        suspicious = (
+            f"{len(early)} of {len(shared)} outputs differ from their first words on: this is another model, template or temperature"
+        )
+    return Sameness(
+        compared=len(shared), identical=len(shared) - len(differences), differences=tuple(differences), failed=failed, suspicious=suspicious
+    )
+
+
+def of_blocks(off: Iterable[BlockResult], candidate: Iterable[BlockResult]) -> Sameness:
+    """Compare the texts of blocks that both played."""
+    return compare(_texts(off), _texts(candidate))
+
+
+def _texts(blocks: Iterable[BlockResult]) -> dict[str, str]:
+    """Text of every served request that has one, by level, block and prompt."""
+    return {
+        f"{block.level.label} block {block.block} {request.prompt_id}": request.text
+        for block in blocks
+        for request in block.requests
+        if request.outcome is Outcome.OK and request.text_sha256 and (request.text or not request.tokens_out)
+    }
 
 
 def difference(prompt_id: str, off: str, candidate: str) -> Difference | None:

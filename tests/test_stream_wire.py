@@ -1,0 +1,184 @@
+"""HTTP and SSE as pure functions: the fast paths agree with the strict ones, and nothing malformed passes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from leadline.errors import BadTarget
+from leadline.records import Outcome
+from leadline.stream import Plan, RequestTrace, Shot, plan, reduce, sse, wire
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+END = b"0\r\n\r\n"
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+def delta(text: str, **more: object) -> bytes:
+    return json.dumps({"choices": [{"index": 0, "delta": {"content": text}, "finish_reason": None}], **more}, ensure_ascii=False).encode()
+
+
+def answered(raw: bytes, how: str = "complete", **asked: object) -> reduce.Reading:
+    trace = RequestTrace(0, sent_ns=1, how=how, kernel_ns=[0], read_ns=[2], read_end=[len(raw)], raw=bytearray(raw))
+    return reduce.reduce(trace, reduce.Asked("p", 9, **asked), start_ns=0, monotonic=lambda ns: ns)  # type: ignore[arg-type]
+
+
+# -- SSE ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_fields_comments_and_line_ends(end: str) -> None:
+    lines = [": ping", "", "event: x", "data: a", "data:b", "data", "id: 7", "", "retry: 5", "", "data: late"]
+    found, rest = sse.events(end.join(lines).encode())
+    assert [(event.data, event.name) for event in found] == [(b"a\nb\n", "x")]
+    assert b"data: late" in rest
+
+
+def test_a_byte_order_mark_is_no_field() -> None:
+    assert [event.data for event in sse.events(b"\xef\xbb\xbfdata: a\n\n")[0]] == [b"a"]
+
+
+data_lines = st.lists(
+    st.text(alphabet=st.characters(exclude_characters="\r\n", exclude_categories=["Cs"]), max_size=12), min_size=1, max_size=3
+)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(data_lines, max_size=6), st.sampled_from([b"\n", b"\r\n", b"\r"]))
+def test_what_is_written_is_read(events: list[list[str]], end: bytes) -> None:
+    stream = b"".join(b"".join(b"data: " + line.encode() + end for line in lines) + end for lines in events)
+    found, rest = sse.events(stream)
+    assert [event.data.decode() for event in found] == ["\n".join(lines) for lines in events]
+    assert rest == b""
+    assert not found or found[-1].end == len(stream)
+
+
+# -- HTTP --------------------------------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.integers(0, 400))
+def test_the_fast_framing_agrees_with_h11(pieces: list[bytes], cut: int) -> None:
+    raw = (HEAD + b"".join(map(chunk, pieces)) + END)[: len(HEAD) + cut]
+    fast = wire.response(raw, closed=False)
+    slow = wire._slow(raw, False)
+    assert (fast.status, fast.complete, fast.fault) == (slow.status, slow.complete, slow.fault)
+    fast_body = b"".join(piece.data for piece in fast.pieces)
+    assert b"".join(piece.data for piece in slow.pieces).startswith(fast_body)
+    if fast.complete:
+        assert fast_body == b"".join(pieces)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=10), min_size=1, max_size=6), st.booleans())
+def test_the_bulk_reader_agrees_with_the_plain_one(texts: list[str], done: bool) -> None:
+    events = [delta(text) for text in texts] + [b"[DONE]"] * done
+    raw = HEAD + b"".join(chunk(b"data: " + event + b"\n\n") for event in events) + END
+    regular = wire.regular_events(raw, len(HEAD))
+    assert regular is not None
+    assert regular[0] == events
+    pieces, complete = wire.plain_chunks(raw, len(HEAD)) or ([], False)
+    assert complete
+    assert [piece.end for piece in pieces] == regular[1]
+    bulk, plain = reduce._Stream(), reduce._Stream()
+    bulk.take_all(*regular)
+    for event, end in zip(*regular, strict=True):
+        plain.take(event, end)
+    assert vars(bulk) == vars(plain)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [b'{"choices": []}{"choices": []}', b'{"choices": ['],
+        [b'{"choices": [{}', b"{}]}"],
+        [b'{"a": "}', b'{"}'],
+        [b"[DONE]", delta("x")],
+        [b"{}", b"{"],
+    ],
+)
+def test_broken_events_do_not_mend_each_other(events: list[bytes]) -> None:
+    bulk, plain = reduce._Stream(), reduce._Stream()
+    ends = list(range(1, len(events) + 1))
+    bulk.take_all(events, ends)
+    for event, end in zip(events, ends, strict=True):
+        plain.take(event, end)
+    assert vars(bulk) == vars(plain)
+
+
+def test_text_that_looks_like_framing_is_text() -> None:
+    inner = "\n\n\r\n5\r\ndata: {\r\n0\r\n\r\n"
+    raw = HEAD + chunk(b"data: " + delta(inner) + b"\n\n") + chunk(b"data: [DONE]\n\n") + END
+    assert answered(raw).result.text == inner
+
+
+@pytest.mark.parametrize(
+    ("raw", "outcome"),
+    [
+        (HEAD + b"zz\r\nabc\r\n" + END, Outcome.MALFORMED_HTTP),
+        (b"HTTP/1.1 200 OK\r\nbad header\r\n\r\n", Outcome.MALFORMED_HTTP),
+        (b"nonsense\r\n\r\n", Outcome.MALFORMED_HTTP),
+        (HEAD + chunk(b"data: nope\n\n") + END, Outcome.MALFORMED_SSE),
+        (HEAD + chunk(b'data: {"choices": 5}\n\n') + END, Outcome.MALFORMED_SSE),
+        (HEAD + chunk(b"data: " + delta("x")) + END, Outcome.MALFORMED_SSE),
+        (HEAD + chunk(b"data: " + delta("x") + b"\n\n") + END, Outcome.EARLY_EOF),
+        (HEAD + chunk(b"data: [DONE]\n\n") + END, Outcome.NO_TOKENS),
+        (HEAD + chunk(b"data: " + delta("x") + b"\n\n") + chunk(b"data: [DONE]\n\n") + END, Outcome.OK),
+        (HEAD + chunk(b'data: {"error": "boom"}\n\n') + chunk(b"data: [DONE]\n\n") + END, Outcome.ERROR_EVENT),
+        (HEAD + chunk(b'event: error\ndata: {"error": {"message": "boom"}}\n\n') + END, Outcome.ERROR_EVENT),
+        (b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}", Outcome.MALFORMED_SSE),
+        (b"HTTP/1.1 429 No\r\nretry-after: 3\r\ncontent-length: 4\r\n\r\nslow", Outcome.HTTP_429),
+        (b"HTTP/1.1 503 No\r\ncontent-length: 4\r\n\r\nbusy", Outcome.HTTP_503),
+        (b"HTTP/1.1 302 Found\r\nlocation: /x\r\ncontent-length: 0\r\n\r\n", Outcome.HTTP_ERROR),
+        (b"HTTP/1.1 100 Continue\r\n\r\n" + HEAD + chunk(b"data: " + delta("x") + b"\n\ndata: [DONE]\n\n") + END, Outcome.OK),
+    ],
+)
+def test_answers_are_classified(raw: bytes, outcome: Outcome) -> None:
+    reading = answered(raw)
+    assert reading.result.outcome is outcome
+    assert reading.result.detail or outcome is Outcome.OK
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.binary(max_size=200), st.sampled_from(["complete", "eof", "reset", "stall", ""]), st.booleans())
+def test_no_answer_is_so_strange_that_reading_it_fails(body: bytes, how: str, framed: bool) -> None:
+    raw = HEAD + chunk(body or b"x") + END if framed else HEAD + body
+    assert answered(raw, how).result.outcome in Outcome
+
+
+def test_reasoning_tool_calls_and_llama_timings() -> None:
+    lines = [
+        {"choices": [{"delta": {"role": "assistant", "content": None}}]},
+        {"choices": [{"delta": {"reasoning_content": "hm"}}]},
+        {"choices": [{"delta": {"tool_calls": [{"index": 0, "function": {"arguments": "{"}}]}}]},
+        {"choices": [{"delta": {"content": "ok"}, "finish_reason": "stop"}]},
+        {"choices": [], "timings": {"cache_n": 3, "prompt_n": 10, "predicted_n": 12, "draft_n": 20, "draft_n_accepted": 9}},
+    ]
+    raw = HEAD + b"".join(chunk(b"data: " + json.dumps(line).encode() + b"\n\n") for line in lines) + chunk(b"data: [DONE]\n\n") + END
+    result = answered(raw).result
+    assert (result.outcome, result.events, result.tokens_out, result.token_source) == (Outcome.OK, 3, 12, "timings")
+    assert (result.tokens_in, result.tokens_cached, result.drafted, result.accepted) == (13, 3, 20, 9)
+
+
+# -- plan --------------------------------------------------------------------------------------------------------------
+
+
+def test_endpoints() -> None:
+    assert plan.endpoint("http://h:8/v1/") == plan.Endpoint(False, "h", 8, "")
+    assert plan.endpoint("https://[::1]/x/v1").authority == "[::1]"
+    assert plan.endpoint("https://h/x").path == "/x"
+    for wrong in ("h:80", "ftp://h", "http://h:99999", "http://"):
+        with pytest.raises(BadTarget):
+            plan.endpoint(wrong)
+
+
+def test_a_header_cannot_carry_another() -> None:
+    bad = Plan(plan.endpoint("http://h"), (Shot(b"{}"),), 1, headers=(("A", "b\r\nC: d"),))
+    with pytest.raises(ValueError, match="cannot be sent"):
+        plan.encode(bad, ("127.0.0.1", 1))
