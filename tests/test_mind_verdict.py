@@ -280,6 +280,25 @@ def test_failed_and_cut_blocks_are_no_measurement() -> None:
     assert not verdict(at, broken).change
 
 
+def test_on_a_busy_host_the_servers_cpu_time_is_read_as_well() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 640)})
+    known = played(at, (OFF, 3), (eagle(4), 3), (OFF, 3), noise=Noise(block=0.3, launch=0.3))
+    cost = {OFF: 0.010, eagle(4): 0.007}
+
+    def timed(candidate: Candidate, block: BlockResult) -> BlockResult:
+        tokens = sum(r.tokens_out for r in block.requests)
+        slow = 2.0 if candidate != OFF and block.level.concurrency == 16 else 1.0
+        seconds = tokens * cost[candidate] * slow * (1 + 0.01 * block.block)
+        return msgspec.structs.replace(block, server_cpu_s=seconds, duration_s=1.2 * seconds)
+
+    trials = tuple(msgspec.structs.replace(t, blocks=tuple(timed(t.candidate, b) for b in t.blocks)) for t in known.trials)
+    said = verdict(at, msgspec.structs.replace(known, trials=trials))
+    assert "the host is busy" in said.readings[0]
+    assert "EAGLE 4, 1.43x" in said.readings[1]
+    assert "nothing beats off" in said.readings[3]
+    assert verdict(at, known).readings == ()
+
+
 def test_the_roofline_is_read_where_the_engine_tells_its_bytes() -> None:
     at = rename(
         surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)}),

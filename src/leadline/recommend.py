@@ -59,7 +59,7 @@ def recommend(
         same_output=_same_output(board, points),
         command=render(overall),
         schedule=scheduled,
-        readings=(*mix, *_roofline(plain, points)),
+        readings=(*mix, *_roofline(plain, points), *_by_cpu_time(plain, tune)),
         warnings=warnings,
     )
 
@@ -254,6 +254,32 @@ def _mix(board: Board, points: Sequence[OperatingPoint], scheduled: str, tune: T
     return (), (
         f"the engine's own schedule {text} ({depths}): it would gain {math.expm1(gain):.1%} if it cost nothing, but it was not measured",
     )
+
+
+BUSY = 1.05
+"""Noise floor from which a host counts as busy: then the server's own CPU time is read beside the wall clock."""
+CPU_BOUND = 0.5
+"""CPU seconds a second from which an engine counts as computing on the CPU."""
+
+
+def _by_cpu_time(board: Board, tune: Tune) -> tuple[str, ...]:
+    """On a busy host, what the server's CPU time a token says; a reading beside the verdict, which goes by the clock."""
+    blocks = [block for trial in board.knowledge.trials for block in trial.blocks]
+    used = [block.server_cpu_s / block.duration_s for block in blocks if block.server_cpu_s and block.duration_s > 0]
+    floor = board.noise_floor
+    if floor is None or floor.value < BUSY or not used or sorted(used)[len(used) // 2] < CPU_BOUND:
+        return ()
+    cpu = Board(objective.by_cpu_time(board.knowledge), board.levels, board.found, prompts=False)
+    out = []
+    for level, best in cpu.leaders().items():
+        versus = cpu.contrast(best, board.found, level)
+        if versus is None:
+            out.append(f"{level.label}: by the server's CPU time a token nothing beats {board.found.label}")
+            continue
+        gain = versus.interval(tune.confidence, max(1, len(cpu.measured(level)) - 1))
+        word = "" if gain.excludes_one else "; no difference shown"
+        out.append(f"{level.label}: by the server's CPU time a token best is {best.label}, {_times(gain)} of {board.found.label}{word}")
+    return (f"the host is busy (two launches differ by {floor.value - 1:.0%}), so CPU time is read as well", *out) if out else ()
 
 
 def _roofline(board: Board, points: Sequence[OperatingPoint]) -> tuple[str, ...]:
