@@ -124,11 +124,13 @@ def _status_row(folder: Path) -> StatusRow:
 
 def inspect(target: str, settings: Settings) -> inspecting.Inspection:
     """Look at a service without touching it."""
-    opened = open_target(target, settings, journal.home() / "targets")
+    supervisor = open_supervisor(parse_target(target), settings.deploy, journal.home() / "targets")
     try:
-        return inspecting.inspect(opened.supervisor, opened.supervisor.service(), opened.engine, opened.parsed)
+        service = supervisor.service()
+        engine, parsed = recognise(service.command.argv)
+        return inspecting.inspect(supervisor, service, engine, parsed)
     finally:
-        opened.supervisor.close()
+        supervisor.close()
 
 
 def restore(target: str | None, *, force: bool = False) -> str:

@@ -102,8 +102,10 @@ class Lab:
         with tarfile.open(fileobj=box, mode="w:gz") as tar:
             for module in (leadline, msgspec):
                 folder = Path(str(module.__file__)).parent
-                tar.add(folder, arcname=folder.name, filter=lambda entry: None if "__pycache__" in entry.name else entry)
-        self.root.run(["sh", "-c", "mkdir -p /opt/lab/site && tar -xz -C /opt/lab/site"], stdin=box.getvalue()).check("lab")
+                tar.add(folder, arcname=folder.name, filter=_code_only)
+        self.root.run(["sh", "-c", "mkdir -p /opt/lab/site && tar -xz -C /opt/lab/site"], stdin=box.getvalue(), timeout_s=120.0).check(
+            "lab"
+        )
         text = ENGINE.format(port=port, arguments=" \\\n    ".join(arguments))
         self.root.write(f"/etc/systemd/system/{name}", text.encode())
         self.sh('systemctl daemon-reload && systemctl enable -q --now "$1"', name, timeout_s=120.0)
@@ -156,3 +158,11 @@ class Lab:
             "cd / && find etc/systemd run/systemd/system run/systemd/transient usr/local 2>/dev/null | sort | while read -r f; do "
             'if [ -L "$f" ]; then echo "$f -> $(readlink "$f")"; elif [ -f "$f" ]; then sha256sum "$f"; else echo "$f/"; fi; done'
         )
+
+
+def _code_only(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
+    """What the fake engine imports: no data, no compiled files of the host, no other stations."""
+    parts = entry.name.split("/")
+    if entry.isdir():
+        return None if {"__pycache__", "data", "report", "diagnose", "frontier", "stream"} & set(parts) else entry
+    return entry if entry.name.endswith((".py", ".so")) else None
