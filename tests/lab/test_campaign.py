@@ -58,7 +58,7 @@ def test_inspect_touches_nothing(lab: Lab, service: str, tmp_path: Path) -> None
         UNIT,
     )
     wait_until_it_serves(lab)
-    seen = json.loads(leadline(lab, tmp_path, "inspect", TARGET, "--json"))
+    seen = json.loads(leadline(lab, tmp_path, "inspect", TARGET, "--json"))["service"]
     assert (seen["engine"], seen["found"]["depth"], seen["running"]) == ("fake", 2, True)
     assert seen["reported"]["depth"] == 2
     assert seen["round_trip_ms"] > 0
