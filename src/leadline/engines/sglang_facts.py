@@ -15,7 +15,7 @@ NEWEST_READ = "0.5.23"
 
 ALGORITHM = Flag(names=("--speculative-algorithm", "--speculative-algo"), shortest="--speculative-alg")
 STEPS = Flag(names=("--speculative-num-steps",), shortest="--speculative-num-s")
-TOPK = Flag(names=("--speculative-eagle-topk",), shortest="--speculative-e")
+TOPK = Flag(names=("--speculative-eagle-topk",), shortest="--speculative-ea")
 DRAFT_TOKENS = Flag(names=("--speculative-num-draft-tokens",), shortest="--speculative-num-d")
 DRAFT_PATH = Flag(names=("--speculative-draft-model-path", "--speculative-draft-model"))
 DFLASH_BLOCK = Flag(names=("--speculative-dflash-block-size",))
@@ -39,8 +39,8 @@ KNOBS: dict[str, Flag] = {
     "mamba_scheduler_strategy": Flag(names=("--mamba-scheduler-strategy", "--mamba-radix-cache-strategy")),
     "max_total_tokens": Flag(names=("--max-total-tokens",), shortest="--max-to"),
     "context_length": Flag(names=("--context-length",), shortest="--context-l"),
-    "page_size": Flag(names=("--page-size",), shortest="--page"),
-    "swa_full_tokens_ratio": Flag(names=("--swa-full-tokens-ratio",), shortest="--swa"),
+    "page_size": Flag(names=("--page-size",), shortest="--page-"),
+    "swa_full_tokens_ratio": Flag(names=("--swa-full-tokens-ratio",), shortest="--swa-f"),
     "kv_cache_dtype": Flag(names=("--kv-cache-dtype",), shortest="--kv-cache"),
     "chunked_prefill_size": Flag(names=("--chunked-prefill-size",), shortest="--chunked"),
     "cuda_graph_max_bs": Flag(names=("--cuda-graph-max-bs", "--cuda-graph-max-bs-decode")),
