@@ -1,4 +1,6 @@
-"""A fake engine whose truth is planted: acceptance per position, round cost, slots. With it ships
+"""A fake engine whose truth is planted: acceptance per position, round cost, slots.
+
+With it ships
 
 * an adapter for its real server process (``python -m leadline.fakeserver``, real sockets, scaled time), and
 * :func:`play`, the same surface played in memory, for tests of the mind: no clock, no process, every draw a hash.
