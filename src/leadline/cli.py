@@ -390,6 +390,8 @@ def main() -> NoReturn:
         status = app(args=arguments, prog_name="leadline", standalone_mode=False)
         if status == Interrupted.exit_code:  # what typer makes of a KeyboardInterrupt
             raise KeyboardInterrupt
+        if isinstance(status, int) and status:
+            sys.exit(status)
     except LeadlineError as error:
         _leave(error, arguments)
     except KeyboardInterrupt:

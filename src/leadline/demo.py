@@ -57,7 +57,7 @@ def settings() -> Settings:
         measure=Measure(
             concurrency=(1, SLOTS),
             workloads=("chat", "copy"),
-            max_tokens=48,
+            max_tokens=64,
             prompts=2,
             explore_blocks=2,
             confirm_blocks=3,
