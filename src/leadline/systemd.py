@@ -409,13 +409,17 @@ class SystemdSupervisor:
         read = self._read()
         text = read.replace(argv)
         self.arm()
-        where = self._where()
-        data = deploy.lasting_dropin(text, when=datetime.now(UTC).isoformat(timespec="seconds")).encode()
+        where, shown = self._where(), self._show()
+        wanted = parse(text, self._surroundings(shown, text), engine=self._engine)
+        trial = self._trial_text(text, shown, to_journal=False).encode()
+        lasting = deploy.lasting_dropin(text, when=datetime.now(UTC).isoformat(timespec="seconds")).encode()
         try:
-            self._refuse(self._hand("keep", str(len(data)), stdin=data), where.lasting)
-            wanted = parse(text, self._surroundings(self._show(), text), engine=self._engine)
-            launch = self._restart(self._read_back(wanted, where.lasting))
+            # under /run until it is verified: a reboot in between must not bring up what nobody has seen working
+            self._refuse(self._hand("put", str(len(trial)), stdin=trial), where.dropin)
+            launch = self._restart(self._read_back(wanted, where.dropin))
             (verify or self._still_running)(launch)
+            self._refuse(self._hand("keep", str(len(lasting)), stdin=lasting), where.lasting)
+            self._read_back(wanted, where.lasting)
             self._refuse(self._hand("commit"), where.lasting)
         except LeadlineError as error:
             self.restore()
@@ -582,12 +586,12 @@ class SystemdSupervisor:
             log=f"journalctl {' '.join((*self._scope, f'_SYSTEMD_INVOCATION_ID={ident}'))} on {self.target.name}",
         )
 
-    def _trial_text(self, exec_start: str, shown: Shown) -> str:
+    def _trial_text(self, exec_start: str, shown: Shown, *, to_journal: bool = True) -> str:
         streams = {shown.get("StandardOutput") or "journal", shown.get("StandardError") or "inherit"}
         found = deploy.Found(
             exec_start=self._read().source,
             stop_timeout_s=probes.span_s(shown.get("TimeoutStopUSec")),
-            to_journal=streams <= {"journal", "inherit", "journal+console"},
+            to_journal=not to_journal or streams <= {"journal", "inherit", "journal+console"},
         )
         return deploy.trial_dropin(found, exec_start, self.settings, start_limit_s=START_LIMIT_S)
 
