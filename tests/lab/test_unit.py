@@ -1,0 +1,217 @@
+"""One unit on a real host: rights, locks, read-back, neighbours, hostile arguments, a user's own unit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from leadline import systemd
+from leadline.config import Deploy
+from leadline.errors import (
+    CannotRewrite,
+    HostInUse,
+    HostKeyRefused,
+    HostUnreachable,
+    NeedsRights,
+    NeighboursAtRisk,
+    ReadBackDiffers,
+    UnitNotFound,
+)
+from leadline.ssh import SshTarget
+from leadline.systemd import SystemdSupervisor
+
+from .host import Lab
+
+UNIT = "one.service"
+
+
+@pytest.fixture(scope="module")
+def unit(lab: Lab) -> Iterator[str]:
+    lab.install([UNIT], first_port=8090)
+    yield UNIT
+    lab.remove([UNIT])
+
+
+@pytest.fixture
+def service(lab: Lab, unit: str) -> Iterator[SystemdSupervisor]:
+    """As root. The host is the same before and after, whatever the test did."""
+    before = lab.files()
+    supervisor = open_unit(lab, "root")
+    yield supervisor
+    supervisor.restore(force=True)
+    supervisor.close()
+    assert lab.traces() == ""
+    assert lab.files() == before
+    assert lab.original([UNIT]) == [UNIT]
+
+
+def open_unit(lab: Lab, account: str, unit: str = UNIT, *, allow: bool = False, user_unit: bool = False) -> SystemdSupervisor:
+    settings = Deploy(deadman_s=60, stop_grace_s=2, free_timeout_s=5, allow_gpu_neighbours=allow)
+    target = SshTarget(f"{account}@lab", ssh=lab.ssh)
+    return SystemdSupervisor(target, unit, target_name=f"ssh://{account}@lab/{unit}", settings=settings, user_unit=user_unit)
+
+
+def with_depth(service: SystemdSupervisor, depth: str) -> list[str]:
+    return [*service.service().command.argv[:-1], depth]
+
+
+def test_an_account_without_rights_may_look_and_is_told_what_is_missing(lab: Lab, unit: str) -> None:
+    before = lab.files()
+    viewer = open_unit(lab, "viewer")
+    found = viewer.service()
+    assert found.running
+    assert found.command.argv[2] == "/models/two words.gguf"
+    with pytest.raises(NeedsRights) as caught:
+        viewer.start(with_depth(viewer, "6"))
+    assert "viewer ALL=(root) NOPASSWD: ALL" in caught.value.next
+    viewer.close()
+    assert (lab.files(), lab.traces()) == (before, "")
+
+
+def test_sudo_is_enough(lab: Lab, service: SystemdSupervisor) -> None:
+    ops = open_unit(lab, "ops")
+    launch = ops.start(with_depth(ops, "6"))
+    assert ops.status(launch).running
+    assert b"loading model /models/two words.gguf" in ops.log(launch)
+    (listener,) = wait_for_listener(ops, 8090)
+    assert ops.owns(launch, listener.pid)
+    assert not ops.owns(launch, 1)
+    assert listener.started_s is not None
+    assert abs(listener.started_s - launch.started_s) < 5.0
+    ended = ops.stop(launch)
+    assert (ended.code, ended.by) == (0, "leadline")
+    assert "runs as found" in ops.restore()
+    ops.close()
+
+
+def wait_for_listener(service: SystemdSupervisor, port: int) -> tuple[object, ...]:
+    for _ in range(50):
+        found = service.listeners(port)
+        if found:
+            return found
+    raise AssertionError(f"nobody listens on {port}")
+
+
+def test_hostile_arguments_reach_the_process_as_they_are(lab: Lab, service: SystemdSupervisor) -> None:
+    hostile = [
+        "two words",
+        'it\'s "quoted"',
+        "$HOME ${PATH} $$",
+        "100% %n %%",
+        "a;b ; c",
+        "line1\nline2",
+        "\\x41 \\",
+        "`id` $(id)",
+        "#x",
+        "é",
+        "",
+    ]
+    launch = service.start([*service.service().command.argv, *hostile])
+    seen = lab.root.read(f"/proc/{launch.pid}/cmdline").split(b"\0")[:-1]
+    assert [part.decode() for part in seen[-len(hostile) :]] == hostile
+
+
+def test_one_campaign_a_service(lab: Lab, service: SystemdSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
+    service.start(with_depth(service, "6"))
+    monkeypatch.setattr(systemd.socket, "gethostname", lambda: "another-machine")
+    other = open_unit(lab, "root")
+    assert any("held by another campaign" in note for note in other.service().notes)
+    for attempt in (other.arm, other.restore):
+        with pytest.raises(HostInUse) as caught:
+            attempt()
+        assert "renewed" in caught.value.message
+        assert "--force" in caught.value.next
+    assert "runs as found" in other.restore(force=True)
+    other.close()
+
+
+def test_what_a_later_drop_in_undoes_is_noticed_and_taken_back(lab: Lab, unit: str) -> None:
+    later = f"/etc/systemd/system/{unit}.d/zzz-later.conf"
+    lab.root.write(
+        later, b'[Service]\nExecStart=\nExecStart=/opt/lab/llama-server -m "/models/two words.gguf" --port 8090 --spec-draft-n-max 4\n'
+    )
+    lab.sh("systemctl daemon-reload && systemctl restart one.service")
+    before, service = lab.files(), open_unit(lab, "root")
+    try:
+        with pytest.raises(ReadBackDiffers, match="zz-leadline"):
+            service.start(with_depth(service, "6"))
+        assert (lab.files(), lab.traces()) == (before, "")
+    finally:
+        service.close()
+        lab.sh('rm -r "/etc/systemd/system/$1.d"; systemctl daemon-reload; systemctl restart "$1"', unit)
+
+
+def test_a_pending_change_of_the_unit_is_refused(lab: Lab, service: SystemdSupervisor) -> None:
+    lab.sh('cp "/etc/systemd/system/$1" /tmp/kept; echo "# note" >>"/etc/systemd/system/$1"; sleep 1; touch "/etc/systemd/system/$1"', UNIT)
+    try:
+        with pytest.raises(CannotRewrite, match="changed after systemd read"):
+            service.start(with_depth(service, "6"))
+    finally:
+        lab.sh('cp /tmp/kept "/etc/systemd/system/$1"; systemctl daemon-reload', UNIT)
+
+
+NVIDIA_SMI = b"""#!/bin/sh
+for p in $(cat /sys/fs/cgroup/system.slice/docker-0123456789abcdef.scope/cgroup.procs 2>/dev/null); do echo "$p, 500"; done
+"""
+
+
+def test_containers_with_gpus_next_door_stop_the_first_reload(lab: Lab, service: SystemdSupervisor) -> None:
+    lab.root.write("/usr/local/sbin/nvidia-smi", NVIDIA_SMI, mode=0o755)
+    lab.root.write("/usr/local/bin/nvidia-smi", NVIDIA_SMI, mode=0o755)
+    lab.sh("systemd-run -q --unit=docker-0123456789abcdef.scope --scope sleep 300 >/dev/null 2>&1 </dev/null & sleep 1")
+    try:
+        with pytest.raises(NeighboursAtRisk, match="container 0123456789ab"):
+            service.start(with_depth(service, "6"))
+        assert lab.traces() == ""
+        allowed = open_unit(lab, "root", allow=True)
+        allowed.start(with_depth(allowed, "6"))
+        allowed.restore()
+        allowed.close()
+    finally:
+        lab.sh("systemctl stop docker-0123456789abcdef.scope; rm -f /usr/local/sbin/nvidia-smi /usr/local/bin/nvidia-smi")
+
+
+def test_units_and_hosts_that_are_not_there(lab: Lab, unit: str) -> None:
+    nobody = open_unit(lab, "root", "nobody.service")
+    with pytest.raises(UnitNotFound):
+        nobody.service()
+    nobody.close()
+    with pytest.raises(HostUnreachable, match="Permission denied"):
+        SshTarget("nosuch@lab", ssh=lab.ssh).run(["true"])
+    with pytest.raises(HostKeyRefused, match="not in known_hosts"):
+        SshTarget("lab", ssh=(*lab.ssh, "-o", "UserKnownHostsFile=/dev/null")).run(["true"])
+
+
+def test_the_round_trip_is_measured_and_a_lost_connection_comes_back(lab: Lab, service: SystemdSupervisor) -> None:
+    assert isinstance(service.target, SshTarget)
+    assert 0 < service.target.round_trip_ms() < 10_000
+    assert service.target._master is not None
+    service.target._master.kill()
+    assert service.service().running
+
+
+def test_a_unit_of_the_accounts_own_systemd(lab: Lab, unit: str) -> None:
+    """No root anywhere: drop-in, hand and timer stand under /run/user."""
+    uid = lab.sh("id -u ops").strip()
+    lab.sh(
+        'mkdir -p "/run/user/$1" && chown ops: "/run/user/$1" && chmod 700 "/run/user/$1"; systemctl start "user@$1.service"; systemctl is-active "user@$1.service"',
+        uid,
+    )
+    text = "[Service]\nExecStart=/opt/lab/llama-server -m m.gguf --port 8095 --spec-type draft-simple -md d.gguf --spec-draft-n-max 4\n"
+    ops = SshTarget("ops@lab", ssh=lab.ssh)
+    ops.write("/home/ops/.config/systemd/user/mine.service", text.encode())
+    run = ["env", f"XDG_RUNTIME_DIR=/run/user/{uid}", "systemctl", "--user"]
+    ops.run([*run, "daemon-reload"]).check("lab")
+    ops.run([*run, "start", "mine.service"]).check("lab")
+    service = open_unit(lab, "ops", "mine.service", user_unit=True)
+    launch = service.start(with_depth(service, "6"))
+    assert service.status(launch).running
+    assert lab.sh(f"ls /run/user/{uid}/leadline").split() == ["mine"]
+    assert "runs as found" in service.restore()
+    assert lab.sh(f"ls -A /run/user/{uid}").split().count("leadline") == 0
+    service.close()
+    ops.run([*run, "stop", "mine.service"]).check("lab")
+    ops.run(["rm", "-r", "/home/ops/.config/systemd"])
+    ops.close()
+    lab.sh('systemctl stop "user@$1.service"', uid)
