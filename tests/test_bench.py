@@ -1,0 +1,191 @@
+"""``leadline bench``: figures, comparison, export, and the verb itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import loadmock
+from leadline import bench, measure
+from leadline.config import Measure
+from leadline.errors import BadLevels, ConfigError, NotServing, OtherConditions
+from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
+
+SETTINGS = Measure(concurrency=(2,), max_tokens=8, max_blocks=2, idle_timeout_s=5)
+
+
+def request(number: int, outcome: Outcome = Outcome.OK, **more: object) -> RequestResult:
+    plain: dict[str, object] = {
+        "prompt_id": f"p{number}", "outcome": outcome, "sent_s": 0.1, "ttft_ms": 50.0 + number, "e2e_ms": 150.0, "tpot_ms": 10.0, "tokens_in": 5,
+        "tokens_out": 11, "token_source": "usage", "events": 6, "step_gap_ms": (20.0,) * 5, "drafted": 10, "accepted": 5,
+    }  # fmt: skip
+    return RequestResult(**{**plain, **more})  # type: ignore[arg-type]
+
+
+def block(number: int, rate: float = 100.0, *, valid: bool = True, requests: tuple[RequestResult, ...] = ()) -> BlockResult:
+    return BlockResult(
+        level=Level(workload="chat", concurrency=2),
+        block=number,
+        duration_s=2.0,
+        output_tok_s=rate,
+        requests=requests or (request(0), request(1)),
+        client=ClientHealth(clock="kernel", valid=valid, why="" if valid else "it was slow"),
+    )
+
+
+def result(*blocks: BlockResult, workloads: str = "w") -> bench.BenchResult:
+    done = bench.LevelResult(level=blocks[0].level, blocks=blocks, stop="blocks")
+    return bench.BenchResult(
+        format=bench.FORMAT, url="http://x", model="m", at_s=0.0, writer="w", workloads=workloads, settings=SETTINGS, levels=(done,)
+    )
+
+
+def test_figures_count_what_was_served_and_name_what_was_not() -> None:
+    mixed = (request(0), request(1), request(2, Outcome.STALL, tokens_out=3), request(3, Outcome.HTTP_429, ttft_ms=None))
+    said = bench.figures(bench.LevelResult(level=Level(workload="chat", concurrency=2), blocks=(block(0, requests=mixed),)))
+    assert said.failed == (("http_429", 1), ("stall", 1))
+    assert (said.requests, said.requests_s, said.tokens_out) == (4, 1.0, 22)
+    assert said.ttft_ms == pytest.approx((50.5, 50.9, 50.99))
+    assert said.ttft_intended_ms[0] == pytest.approx(150.5)
+    assert said.tokens_per_step == pytest.approx(22 / 12)
+    assert said.acceptance_rate == 0.5
+    assert said.late_ms_p99 == pytest.approx(100.0)
+    assert said.invalid == ""
+
+
+def test_a_level_in_which_the_client_was_the_bottleneck_is_marked() -> None:
+    found = result(block(0), block(1, valid=False))
+    assert "INVALID: the client was the bottleneck in 1 of 2 blocks: it was slow" in bench.text(found)
+
+
+def test_nothing_served_is_a_figure_too() -> None:
+    lost = (request(0, Outcome.REFUSED, ttft_ms=None, step_gap_ms=(), tokens_out=0),)
+    text = bench.text(result(block(0, 0.0, requests=lost)))
+    assert "none" in text
+    assert "1 refused" in text
+
+
+def test_results_compare_by_block() -> None:
+    rates = (100.0, 120.0, 90.0, 110.0)
+    slow = result(*(block(n, rate) for n, rate in enumerate(rates)))
+    fast = result(*(block(n, 1.5 * rate) for n, rate in enumerate(rates)))
+    (row,) = bench.compare(slow, fast)
+    assert row.ratio is not None
+    assert row.ratio.value == pytest.approx(1.5)
+    assert row.ratio.excludes_one
+    assert "faster" in bench.comparison_text((row,))
+    (same,) = bench.compare(slow, slow)
+    assert "no difference shown" in bench.comparison_text((same,))
+
+
+def test_unlike_conditions_are_never_compared() -> None:
+    with pytest.raises(OtherConditions):
+        bench.compare(result(block(0)), result(block(0), workloads="other"))
+    (row,) = bench.compare(result(block(0)), result(block(0, valid=False)))
+    assert row.ratio is None
+    assert "counts in both" in bench.comparison_text((row,))
+
+
+@pytest.mark.parametrize("style", ["vllm", "sglang"])
+def test_exports_have_the_fields_that_plots_read(style: str, tmp_path: Path) -> None:
+    (path,) = bench.export(result(block(0), block(1)), style, tmp_path / "out.json")
+    said = json.loads(path.read_text())
+    assert said["completed"] == 4
+    assert said["output_throughput"] == pytest.approx(44 / 4)
+    assert said["ttfts"] == [0.05, 0.051, 0.05, 0.051]
+    assert said["itls"][0] == [0.02] * 5
+    assert said["mean_tpot_ms"] == 10.0
+    assert said["median_itl_ms"] == 20.0
+    assert ("mean_e2el_ms" if style == "vllm" else "mean_e2e_latency_ms") in said
+
+
+def test_an_unknown_export_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="unknown format"):
+        bench.export(result(block(0)), "csv", tmp_path / "x")
+
+
+def test_files_are_read_back_and_others_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    bench.save(result(block(0)), path)
+    assert bench.load(path) == result(block(0))
+    path.write_text("{}")
+    with pytest.raises(ConfigError, match="not a result"):
+        bench.load(path)
+    with pytest.raises(ConfigError, match="no such file"):
+        bench.load(tmp_path / "none.json")
+
+
+def test_rates_and_headers() -> None:
+    assert bench.rates("2,8.5") == (2.0, 8.5)
+    assert bench.rates(None) == ()
+    assert bench.headers(["A: b:c"]) == (("A", "b:c"),)
+    for wrong in ("0", "x", "-1"):
+        with pytest.raises(BadLevels):
+            bench.rates(wrong)
+    with pytest.raises(ConfigError):
+        bench.headers(["A"])
+
+
+def test_nobody_there() -> None:
+    with pytest.raises(NotServing, match="names no model"):
+        bench.run("http://127.0.0.1:9", SETTINGS)
+    with pytest.raises(NotServing, match="warm-up requests failed: refused"):
+        bench.run("http://127.0.0.1:9", SETTINGS, model="m")
+
+
+@pytest.fixture(scope="module")
+def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[loadmock.Mock]:
+    if loadmock.COMPILER is None:
+        pytest.skip("the ground-truth server needs a C compiler")
+    server = loadmock.Mock(loadmock.build(tmp_path_factory.mktemp("mock")))
+    yield server
+    server.close()
+
+
+def test_a_run_stops_by_rule_and_writes_after_every_block(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set()
+    seen: list[int] = []
+    out = tmp_path / "out.json"
+
+    def show(done: bench.LevelResult, ended: int) -> None:
+        if not ended:
+            seen.append(len(bench.load(out).levels[-1].blocks) if out.exists() else 0)
+
+    found = bench.run(mock.url, SETTINGS, out=out, show=show)
+    assert (found.model, found.complete) == ("mock", True)
+    assert found.levels[0].stop in ("blocks", "time")
+    assert len(found.levels[0].blocks) == 2
+    assert seen == [0, 1]  # a block is shown, then written; the next one finds it there
+    assert bench.load(out) == found
+    assert [r.prompt_id for r in found.levels[0].blocks[1].requests] == ["chat-1-1-0", "chat-1-1-1"]
+
+
+def test_open_loop_levels(mock: loadmock.Mock) -> None:
+    mock.set()
+    settings = msgspec.structs.replace(SETTINGS, prompts=4, max_blocks=1)
+    found = bench.run(mock.url, settings, rates=(2.0,))
+    assert found.levels[0].level == Level(workload="chat", concurrency=0, rate_rps=2.0)
+    assert len(found.levels[0].blocks[0].requests) == 10
+
+
+def test_the_verb(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set(k="1,3")
+    first, second = str(tmp_path / "a.json"), str(tmp_path / "b.json")
+    argv = [sys.executable, "-m", "leadline", "bench", mock.url, "-n", "2", "--max-tokens", "8", "--blocks", "2"]
+    done = subprocess.run([*argv, "--out", first], capture_output=True, text=True, check=True)
+    assert "chat c=2" in done.stdout
+    assert "block 2" in done.stderr
+    again = subprocess.run([*argv, "--out", second, "--compare", first, "--json", "-q"], capture_output=True, text=True, check=True)
+    said = json.loads(again.stdout)
+    assert said["figures"][0]["tokens_per_step"] == pytest.approx(2.0)
+    assert said["compared"][0]["ratio"]["n"] == 2
+    assert again.stderr == ""
+    bad = subprocess.run([*argv[:4], "http://127.0.0.1:9"], capture_output=True, text=True, check=False)
+    assert bad.returncode == NotServing.exit_code
+    assert measure.ask(mock.url, "mock").outcome is Outcome.OK

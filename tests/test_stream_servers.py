@@ -1,0 +1,231 @@
+"""The load process against servers that behave in their own ways: TLS, other framings, connections that close."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from leadline import measure
+from leadline.config import Measure
+from leadline.records import BlockResult, Level, Outcome
+from leadline.workload import Prompt
+
+DATA = Path(__file__).parent / "data" / "stream"
+SETTINGS = Measure(idle_timeout_s=2, level_limit_s=20, cache="production")
+EVENT = b'data: {"choices": [{"index": 0, "delta": {"content": "w"}, "finish_reason": null}]}\n\n'
+LAST = b'data: {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": 4}}\n\ndata: [DONE]\n\n'
+SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
+CHUNKED = SSE + b"transfer-encoding: chunked\r\n\r\n"
+
+Script = Callable[[socket.socket, int], bool]
+"""Answers one request (its number on the connection is given); returns whether the connection stays open."""
+
+
+def chunk(data: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(data), data)
+
+
+class Server:
+    """A thread a connection; each request is answered by the script."""
+
+    def __init__(self, script: Script, context: ssl.SSLContext | None = None) -> None:
+        self.script, self.context = script, context
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.listener.getsockname()[1]
+        self.requests: list[bytes] = []
+        self.connections = 0
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                peer, _ = self.listener.accept()
+                self.connections += 1
+                threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.closing(peer):
+            if self.context is not None:
+                peer = self.context.wrap_socket(peer, server_side=True)
+            number, data = 0, b""
+            while True:
+                while b"\r\n\r\n" not in data:
+                    more = peer.recv(65536)
+                    if not more:
+                        return
+                    data += more
+                head, _, body = data.partition(b"\r\n\r\n")
+                length = int(next(line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")).split(b":")[1])
+                while len(body) < length:
+                    body += peer.recv(65536)
+                self.requests.append(head + b"\r\n\r\n" + body[:length])
+                data = body[length:]
+                if not self.script(peer, number):
+                    if self.context is not None:
+                        peer.unwrap()
+                    return
+                number += 1
+
+
+@contextlib.contextmanager
+def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[Server]:
+    server = Server(script, context)
+    try:
+        yield server
+    finally:
+        server.listener.close()
+
+
+def play(
+    server: Server, count: int = 3, concurrency: int = 1, scheme: str = "http", prompt: str = "hello", **options: object
+) -> BlockResult:
+    prompts = [Prompt(prompt_id=str(n), messages=(("user", prompt),), max_tokens=4) for n in range(count)]
+    level = Level(workload="x", concurrency=concurrency)
+    url = f"{scheme}://localhost:{server.port}" if scheme == "https" else f"http://127.0.0.1:{server.port}"
+    return measure.play(url, level, prompts, block=0, model="m", settings=SETTINGS, options=measure.Options(**options))  # type: ignore[arg-type]
+
+
+def served(result: BlockResult) -> list[tuple[Outcome, int, int]]:
+    return [(request.outcome, request.tokens_out, request.events) for request in result.requests]
+
+
+def chunked(peer: socket.socket, number: int) -> bool:
+    peer.sendall(CHUNKED)
+    for _ in range(4):
+        peer.sendall(chunk(EVENT))
+        time.sleep(0.002)
+    peer.sendall(chunk(LAST) + b"0\r\n\r\n")
+    return True
+
+
+def trailers(peer: socket.socket, number: int) -> bool:
+    body = EVENT.replace(b"\n", b"\r\n") * 4 + LAST
+    peer.sendall(CHUNKED + b"%x;name=value\r\n%s\r\n" % (len(body), body) + b"0\r\nx-sum: 1\r\n\r\n")
+    return True
+
+
+def with_length(peer: socket.socket, number: int) -> bool:
+    body = EVENT * 4 + LAST
+    peer.sendall(SSE + b"content-length: %d\r\n\r\n" % len(body) + body[:50])
+    time.sleep(0.01)
+    peer.sendall(body[50:])
+    return True
+
+
+def until_close(peer: socket.socket, number: int) -> bool:
+    peer.sendall(SSE + b"\r\n" + EVENT * 4 + LAST)
+    return False
+
+
+def says_close(peer: socket.socket, number: int) -> bool:
+    peer.sendall(SSE + b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(EVENT * 4 + LAST) + b"0\r\n\r\n")
+    return False
+
+
+def byte_by_byte(peer: socket.socket, number: int) -> bool:
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    raw = CHUNKED + chunk(EVENT) * 4 + chunk(LAST) + b"0\r\n\r\n"
+    for at in range(0, len(raw), 7):
+        peer.sendall(raw[at : at + 7])
+    return True
+
+
+def interim(peer: socket.socket, number: int) -> bool:
+    peer.sendall(b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n" + CHUNKED + chunk(EVENT) * 4 + chunk(LAST) + b"0\r\n\r\n")
+    return True
+
+
+@pytest.mark.parametrize("script", [chunked, trailers, with_length, until_close, says_close, byte_by_byte, interim])
+def test_every_framing_is_read(script: Script) -> None:
+    with serving(script) as server:
+        assert served(play(server)) == [(Outcome.OK, 4, 4)] * 3
+        assert server.connections == (3 if script in (until_close, says_close) else 1)
+
+
+def broken_size(peer: socket.socket, number: int) -> bool:
+    peer.sendall(CHUNKED + b"hello\r\n" + EVENT + b"\r\n\r\n")
+    return True
+
+
+def no_http(peer: socket.socket, number: int) -> bool:
+    peer.sendall(b"SSH-2.0-OpenSSH\r\n\r\n")
+    return False
+
+
+def says_nothing(peer: socket.socket, number: int) -> bool:
+    return False
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome"), [(broken_size, Outcome.MALFORMED_HTTP), (no_http, Outcome.MALFORMED_HTTP), (says_nothing, Outcome.EARLY_EOF)]
+)
+def test_what_is_no_answer_is_called_so(script: Script, outcome: Outcome) -> None:
+    with serving(script) as server:
+        assert [request.outcome for request in play(server, 2).requests] == [outcome] * 2
+
+
+def test_a_large_request_arrives_whole() -> None:
+    with serving(chunked) as server:
+        assert served(play(server, 1, prompt="x" * 3_000_000)) == [(Outcome.OK, 4, 4)]
+        assert len(server.requests[0]) > 3_000_000
+
+
+def context() -> ssl.SSLContext:
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(DATA / "cert.pem", DATA / "key.pem")
+    return made
+
+
+def test_tls_keeps_the_kernels_times() -> None:
+    with serving(chunked, context()) as server:
+        result = play(server, 4, 2, scheme="https", ca_file=str(DATA / "cert.pem"))
+        assert served(result) == [(Outcome.OK, 4, 4)] * 4
+        assert result.client.clock == "kernel"
+        assert {len(request.step_gap_ms) for request in result.requests} == {3}
+
+
+def test_a_certificate_nobody_vouches_for_is_refused_unless_told() -> None:
+    with serving(chunked, context()) as server:
+        refused = play(server, 1, scheme="https")
+        assert refused.requests[0].outcome is Outcome.REFUSED
+        assert "certificate" in refused.requests[0].detail
+        assert served(play(server, 1, scheme="https", verify=False)) == [(Outcome.OK, 4, 4)]
+
+
+def test_sessions_wait_for_their_answers() -> None:
+    with serving(chunked) as server:
+        prompts = [
+            Prompt(prompt_id="a0", messages=(("user", "one"),), max_tokens=4),
+            Prompt(prompt_id="a1", messages=(("user", "two"),), max_tokens=4, after="a0", delay_s=0.1),
+            Prompt(prompt_id="b0", messages=(("user", "three"),), max_tokens=4),
+        ]
+        url = f"http://127.0.0.1:{server.port}"
+        result = measure.play(url, Level(workload="x", concurrency=3), prompts, block=0, model="m", settings=SETTINGS)
+        first, second, _ = result.requests
+        assert served(result) == [(Outcome.OK, 4, 4)] * 3
+        assert first.e2e_ms is not None
+        assert second.sent_s >= first.sent_s + first.e2e_ms / 1e3 + 0.1
+
+
+def test_the_body_says_what_the_settings_ask() -> None:
+    import json
+
+    with serving(chunked) as server:
+        play(server, 1, ignore_eos=True, extra=(("seed", "7"),), headers=(("Authorization", "Bearer k"),))
+        head, _, body = server.requests[0].partition(b"\r\n\r\n")
+        said = json.loads(body)
+        assert b"authorization: bearer k" in head.lower()
+        assert said["stream_options"] == {"include_usage": True}
+        assert (said["max_tokens"], said["temperature"], said["ignore_eos"], said["seed"]) == (4, 0.0, True, 7)
+        assert said["cache_prompt"] is True
+        assert said["messages"] == [{"role": "user", "content": "hello"}]
+        cold = json.loads(measure.body(Prompt(prompt_id="1", messages=(("user", "hello"),), max_tokens=4), model="m", settings=Measure()))
+        assert cold["cache_prompt"] is False
+        assert cold["messages"][0]["content"].endswith("] hello")
