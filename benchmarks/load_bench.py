@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 import loadmock  # noqa: E402
 from leadline.measure import percentile  # noqa: E402
 
-SHAPES = {1: (8, 128, 10_000), 64: (192, 128, 10_000), 512: (1024, 64, 40_000), 2048: (2048, 64, 80_000)}
+SHAPES = {1: (4, 128, 10_000), 64: (192, 128, 10_000), 512: (1024, 64, 40_000), 2048: (2048, 64, 80_000)}
 """Concurrency -> requests, tokens (= chunks) a request, microseconds between chunks."""
 TTFT_US = 50_000
 TIMEOUT_S = 170
@@ -70,7 +70,7 @@ def leadline_argv(folder: Path, url: str, concurrency: int, count: int, tokens: 
     )
     out = str(folder / "leadline.json")
     options = ["-n", str(concurrency), "-c", str(folder / "leadline.toml"), "--traces", str(folder / "traces")]
-    return [sys.executable, "-m", "leadline", "bench", url, *options, "--out", out, "--json", "--quiet"]
+    return [sys.executable, "-m", "leadline", "bench", url, *options, "--out", out, "--quiet"]
 
 
 def leadline_read(folder: Path, run: Run) -> None:
@@ -229,7 +229,7 @@ def _watched(child: subprocess.Popen[bytes]) -> tuple[int, float, float]:
         except (psutil.Error, OSError):
             total = 0.0
         peak = max(peak, total)
-        time.sleep(0.25)
+        time.sleep(0.5)
 
 
 def errors(run: Run) -> dict[str, float]:

@@ -216,7 +216,7 @@ def _stop(blocks: Sequence[BlockResult], settings: Measure) -> str:
 
 def save(result: BenchResult, out: Path | None) -> None:
     if out is not None:
-        write_atomically(out, msgspec.json.format(msgspec.json.encode(result), indent=1))
+        write_atomically(out, msgspec.json.encode(result))
 
 
 def load(path: Path) -> BenchResult:

@@ -248,7 +248,11 @@ def _silenced(argv: tuple[str, ...], start: int) -> tuple[str, ...]:
 
 
 def _is_switch(word: str) -> bool:
-    return facts.ADAPTIVE.spelled(word) or word.startswith(("--speculative-use-", "--speculative-enable-")) or word == "--speculative-skip-dp-mlp-sync"
+    return (
+        facts.ADAPTIVE.spelled(word)
+        or word.startswith(("--speculative-use-", "--speculative-enable-"))
+        or word == "--speculative-skip-dp-mlp-sync"
+    )
 
 
 def _speculating(parsed: Parsed, candidate: Candidate) -> tuple[str, ...]:
