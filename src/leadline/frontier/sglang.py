@@ -172,7 +172,10 @@ def _reason(
         )
     if exact:
         return ""
-    return "a lower bound: " + "; ".join(_open(inputs, found))
+    causes = _open(inputs, found)
+    if not causes and got.spread_tokens <= found[0].service.page_tokens:
+        return f"to within {got.spread_tokens} token(s): one token of the start that was seen is not a whole number of tokens here"
+    return "a lower bound: " + "; ".join(causes or ["the free memory that a memory fraction scales is printed rounded"])
 
 
 def _why_dead(service: Service, budget: Budget, draft_tokens: int, asked: int | None, worst: Plan) -> str:
@@ -207,7 +210,7 @@ def _open(inputs: Inputs, found: Sequence[Reading]) -> list[str]:
         causes.append("the log fits more than one reading (" + "; ".join(labels) + ")")
     if any(not reading.budget.bounded for reading in found):
         causes.append("--max-total-tokens hides how much memory is left")
-    return causes or ["the free memory that a memory fraction scales is printed rounded"]
+    return causes
 
 
 def _unknown(inputs: Inputs, found: Sequence[Reading]) -> str:

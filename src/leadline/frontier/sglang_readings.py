@@ -149,6 +149,8 @@ class Answer(Record, frozen=True):
     """The plan; where readings differ, the smallest figures of those that start (a lower bound)."""
     worst: Plan | None
     exact: bool
+    spread_tokens: int = 0
+    """How far the tokens of the plans that start lie apart."""
 
 
 def answer(found: Sequence[Reading], draft_tokens: int, asked: int | None, shift: tuple[int, int] = (0, 0)) -> Answer:
@@ -168,7 +170,17 @@ def answer(found: Sequence[Reading], draft_tokens: int, asked: int | None, shift
             reserved_bytes=good[0].reserved_bytes,
         )
     starts = None if good and bad else bool(good)
-    return Answer(starts=starts, plan=best, worst=min(bad, key=lambda p: p.tokens) if bad else None, exact=_same(plans, found))
+    return Answer(
+        starts=starts,
+        plan=best,
+        worst=min(bad, key=lambda p: p.tokens) if bad else None,
+        exact=_same(plans, found),
+        spread_tokens=_spread(good),
+    )
+
+
+def _spread(good: Sequence[Plan]) -> int:
+    return max(p.tokens for p in good) - min(p.tokens for p in good) if good else 0
 
 
 def _same(plans: Sequence[Plan], found: Sequence[Reading]) -> bool:
