@@ -104,7 +104,8 @@ def test_a_draft_and_off_are_what_they_say(bench: Bench) -> None:
     assert off.reported.algorithm == OFF
     assert bench.ask(bench.url).drafted is None
     with httpx.stream("POST", f"{bench.url}/completion", json={"prompt": "Once", "n_predict": 400, "stream": True}, timeout=60) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()  # held: an iterator that is let go closes the connection
+        next(lines)
         ended = bench.supervisor.stop(bench.current, signal=bench.engine.stop_first, grace_s=bench.engine.stop_grace_s)
     assert ended.by == "leadline"
     assert bench.supervisor.listeners(bench.port) == ()

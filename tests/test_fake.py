@@ -204,7 +204,8 @@ def test_requests_beyond_the_slots_wait(benches: list[Bench], tmp_path: Path) ->
     one.launch(CLEAN_OFF)
     body = {"messages": [{"role": "user", "content": "x"}], "max_tokens": 400, "stream": True}
     with httpx.Client(trust_env=False, timeout=60) as client, client.stream("POST", f"{one.url}/v1/chat/completions", json=body) as first:
-        next(first.iter_lines())
+        lines = first.iter_lines()  # held: an iterator that is let go closes the connection
+        next(lines)
         with client.stream("POST", f"{one.url}/v1/chat/completions", json=body):
             metrics = snapshot(one.url, (), "/metrics").metrics
     assert "fake:active 1\nfake:waiting 1\n" in metrics

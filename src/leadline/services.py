@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from .config import Deploy
-from .engines import recognise
-from .errors import Unsupported
+from .engines import Engine, Parsed, recognise
+from .engines.llamacpp import LlamaCpp, generation_of
+from .errors import HostTimeout, Unsupported
 from .process import ProcessSupervisor
 from .records import Command
 from .ssh import SshTarget
@@ -16,6 +18,8 @@ from .supervisor import Supervisor
 from .systemd import SystemdSupervisor
 from .target import LocalTarget, Target
 from .targets import ParsedTarget
+
+HELP_S = 15.0
 
 
 def ssh_command() -> tuple[str, ...]:
@@ -39,3 +43,20 @@ def open_supervisor(place: ParsedTarget, settings: Deploy, folder: Path) -> Supe
         port = recognise(place.argv)[1].port
         return ProcessSupervisor(Command(argv=place.argv), folder, settings, port=port, target_name=place.text)
     raise Unsupported(what=f"a {place.kind}: target", where="here", fix="name a unit (ssh://host/NAME.service, systemd:NAME.service)")
+
+
+def adapt(supervisor: Supervisor, argv: Sequence[str]) -> tuple[Engine, Parsed]:
+    """The adapter of ``argv``, fitted to the installed build where its help text tells more than the command line does.
+
+    llama.cpp's two generations refuse each other's flags. Only a command that leadline runs itself is asked for its help.
+    Raises NotAnEngine, ConfigError, CannotRewrite.
+    """
+    engine, parsed = recognise(argv)
+    if not (isinstance(engine, LlamaCpp) and isinstance(supervisor, ProcessSupervisor)):
+        return engine, parsed
+    try:
+        done = supervisor.target.run([*argv[: parsed.start], "--help"], timeout_s=HELP_S)
+    except (HostTimeout, OSError):  # a wrapper that knows no help, or no such program: the start will tell
+        return engine, parsed
+    fitted = LlamaCpp(generation_of(done.text + done.error_text))
+    return fitted, fitted.parse(argv) or parsed

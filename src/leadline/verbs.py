@@ -24,7 +24,7 @@ from .errors import LeadlineError, NoCampaign, Unsupported
 from .journal import Journal
 from .narrate import Narrator
 from .records import Applied, Candidate, Conditions, Launch, Record
-from .services import open_supervisor
+from .services import adapt, open_supervisor
 from .state import Knowledge
 from .supervisor import Supervisor
 from .systemd import SystemdSupervisor
@@ -43,7 +43,7 @@ def open_target(text: str, settings: Settings, folder: Path) -> Opened:
     """Reach the service and find the engine's own arguments. Touches nothing."""
     supervisor = open_supervisor(parse_target(text), settings.deploy, folder)
     service = supervisor.service()
-    engine, parsed = recognise(service.command.argv)
+    engine, parsed = adapt(supervisor, service.command.argv)
     return Opened(supervisor=supervisor, engine=engine, parsed=parsed)
 
 
