@@ -46,16 +46,22 @@ def steps(path: Path) -> list[Step]:
     return found
 
 
+def demo_events() -> list[AnyEvent]:
+    """The events of a real `leadline demo`, in order (texts of answers and step gaps left out, paths made neutral)."""
+    decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
+    with gzip.open(DEMO) as lines:
+        return [decoder.decode(line) for line in lines]
+
+
 def prepare(folder: Path) -> dict[str, str]:
     """An environment in which ``leadline`` is on the path and the demo's campaign is the newest one."""
     shim = folder / "bin" / "leadline"
     shim.parent.mkdir(parents=True)
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m leadline "$@"\n')
     shim.chmod(0o755)
-    decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
-    with Journal(folder / "state" / "campaigns" / DEMO_ID, write=True) as book, gzip.open(DEMO) as lines:
-        for line in lines:
-            book.append(decoder.decode(line))
+    with Journal(folder / "state" / "campaigns" / DEMO_ID, write=True) as book:
+        for event in demo_events():
+            book.append(event)
     (folder / "work").mkdir()
     return {
         "PATH": f"{shim.parent}:/usr/bin:/bin",

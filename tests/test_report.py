@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
+import docs_console
 import planted
 from leadline import report, words
 from leadline.config import Tune
@@ -20,7 +22,7 @@ from leadline.report.document import builtins, changes
 from leadline.state import Knowledge, fold
 
 DATA = Path(__file__).parent / "data" / "report"
-CAMPAIGNS = {"crash": planted.crash_campaign, "demo": planted.demo_campaign}
+CAMPAIGNS = {"crash": planted.crash_campaign, "demo": planted.demo_campaign, "real": docs_console.demo_events}
 
 
 @pytest.fixture(params=sorted(CAMPAIGNS))
@@ -109,7 +111,8 @@ def test_a_block_with_a_failed_request_is_shown_and_not_counted() -> None:
             event = msgspec.structs.replace(event, result=msgspec.structs.replace(event.result, requests=(request,), output_tok_s=9e9))  # type: ignore[union-attr]
         spoilt.append(event)
     known = fold(spoilt)
-    shown = [cell for cell in cells.cells(known) if cell.candidate == planted.DRAFT_8]
+    undecided = fold([event for event in spoilt if not isinstance(event, Concluded)])
+    shown = [cell for cell in cells.cells(undecided) if cell.candidate == planted.DRAFT_8]
     assert {row.used for cell in shown for row in cell.blocks if row.block == 0} == {False}
     assert all(cell.output_tok_s is not None and cell.output_tok_s.n == 3 for cell in shown)
     assert "4 blocks were played but not counted: 1 of 1 requests failed: reset" in " ".join(report.text(known).split())
@@ -151,6 +154,17 @@ def test_the_page_and_the_verdict_count_alike(known: Knowledge) -> None:
         assert (cell.output_tok_s, cell.gain_vs_found, cell.gain_vs_off) == (point.output_tok_s, point.gain_vs_found, point.gain_vs_off)
 
 
+@pytest.mark.parametrize("make", [planted.crash_campaign, planted.demo_campaign])
+def test_counting_anew_gives_the_verdict_s_figures(make: Callable[[], list[AnyEvent]]) -> None:
+    """Also without being told: the board of the report is the board of the verdict."""
+    known = fold(make())
+    assert known.verdict is not None
+    anew = {(c.candidate, c.level): c for c in cells.cells(fold([event for event in make() if not isinstance(event, Concluded)]))}
+    for point in known.verdict.points:
+        cell = anew[point.candidate, point.level]
+        assert (cell.output_tok_s, cell.gain_vs_found, cell.gain_vs_off) == (point.output_tok_s, point.gain_vs_found, point.gain_vs_off)
+
+
 @pytest.mark.parametrize("tune", [Tune(), Tune(objective="goodput", tpot_ms=40.0)])
 def test_the_real_verdict_and_the_page_count_alike(tune: Tune) -> None:
     """The same with a verdict of the real mind, also where only what keeps a latency limit counts."""
@@ -159,13 +173,12 @@ def test_the_real_verdict_and_the_page_count_alike(tune: Tune) -> None:
     known = fold([msgspec.structs.replace(event, settings=asked) if isinstance(event, Began) else event for event in events])
     stop = Stop(rule="resolved", why="")
     verdict = recommend(known, (), tune, planted.DEMO_LEVELS, planted.DEMO_OFF, planted.demo_argv, stop)
-    known = fold([Concluded(at_s=2e9, verdict=verdict)], known)
     by_key = {(cell.candidate, cell.level): cell for cell in cells.cells(known)}
     assert len(verdict.points) == 4
     for point in verdict.points:
         cell = by_key[point.candidate, point.level]
         assert (cell.output_tok_s, cell.gain_vs_found, cell.gain_vs_off) == (point.output_tok_s, point.gain_vs_found, point.gain_vs_off)
-    assert verdict.sentence in " ".join(report.text(known).split())
+    assert verdict.sentence in " ".join(report.text(fold([Concluded(at_s=2e9, verdict=verdict)], known)).split())
 
 
 def test_a_prediction_counts_only_if_it_came_first(crash: Knowledge) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
+import docs_console
 import planted
 from leadline import report, words
 from leadline.state import Knowledge, fold
@@ -60,9 +61,9 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-@pytest.fixture(params=["crash", "demo"])
+@pytest.fixture(params=["crash", "demo", "real"])
 def known(request: pytest.FixtureRequest) -> Knowledge:
-    return fold({"crash": planted.crash_campaign, "demo": planted.demo_campaign}[request.param]())
+    return fold({"crash": planted.crash_campaign, "demo": planted.demo_campaign, "real": docs_console.demo_events}[request.param]())
 
 
 @pytest.fixture

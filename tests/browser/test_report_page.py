@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+import docs_console
 import planted
 from leadline import report
 from leadline.journal import Journal
@@ -42,6 +43,7 @@ CAMPAIGNS: dict[str, Callable[[], list[AnyEvent]]] = {
     "crash": planted.crash_campaign,
     "demo": planted.demo_campaign,
     "running": lambda: planted.demo_campaign(upto=60),
+    "real": docs_console.demo_events,
     "large": planted.large_campaign,
 }
 
@@ -118,7 +120,7 @@ def test_the_page_opens_alone_and_without_complaint(watched: Watched, pages: dic
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["crash", "demo", "running"])
+@pytest.mark.parametrize("name", ["crash", "demo", "real", "running"])
 def test_screenshots(browser: Any, pages: dict[str, Path], name: str, scheme: str) -> None:
     SHOTS.mkdir(parents=True, exist_ok=True)
     page = Watched(browser, color_scheme=scheme).open(pages[name])
@@ -276,7 +278,7 @@ def test_the_pages_are_valid_html(pages: dict[str, Path], tmp_path: Path) -> Non
     config.write_text('{"root": true, "extends": ["html-validate:standard"]}')
     served = tmp_path / "served.html"
     served.write_text(report.html(fold(planted.crash_campaign()), live=True), encoding="utf-8")
-    paths = [str(pages[name]) for name in ("crash", "demo", "running")] + [str(served)]
+    paths = [str(pages[name]) for name in ("crash", "demo", "real", "running")] + [str(served)]
     ended = subprocess.run(
         ["node", str(tool), "--config", str(config), "--formatter", "text", *paths], capture_output=True, text=True, check=False
     )

@@ -1,12 +1,15 @@
 """Blocks to cells: what every candidate did at every level, with the intervals of :mod:`leadline.stats`.
 
-Intervals and gains come from the same :class:`leadline.compare.Board` that the verdict was made with, so that the report cannot contradict it.
+Intervals and gains come from the same :class:`leadline.compare.Board` that the verdict was made with, and where the verdict names a cell its own
+figures are shown, so that the report cannot contradict it.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+
+import msgspec
 
 from .. import objective, stats
 from ..compare import Board
@@ -80,8 +83,22 @@ def cells(known: Knowledge) -> tuple[Cell, ...]:
             rows = rows_of(known, candidate, level)
             foretold = predicted.get((candidate, level), Foretold())
             if rows or foretold.made:
-                made.append(_cell(board, candidate, level, rows, foretold, confidence))
+                made.append(_as_concluded(known, _cell(board, candidate, level, rows, foretold, confidence)))
     return tuple(made)
+
+
+def _as_concluded(known: Knowledge, cell: Cell) -> Cell:
+    """Where the verdict speaks of this very cell its figures hold: a later leadline must not contradict what was concluded."""
+    points = known.verdict.points if known.verdict is not None else ()
+    point = next((p for p in points if (p.candidate, p.level) == (cell.candidate, cell.level)), None)
+    if point is None:
+        return cell
+    return msgspec.structs.replace(
+        cell,
+        output_tok_s=point.output_tok_s or cell.output_tok_s,
+        gain_vs_found=point.gain_vs_found or cell.gain_vs_found,
+        gain_vs_off=point.gain_vs_off or cell.gain_vs_off,
+    )
 
 
 def _asked(known: Knowledge) -> Tune:
