@@ -68,6 +68,11 @@ def duration(seconds: float) -> str:
     return f"{hours} h {minutes} min" if minutes else f"{hours} h"
 
 
+def count(number_of: int, one: str, many: str) -> str:
+    """``1 launch``, ``7 launches``."""
+    return f"{number_of:,} {one if number_of == 1 else many}"
+
+
 def share(value: float) -> str:
     """``88 %``, ``0.4 %``."""
     percent = 100 * value

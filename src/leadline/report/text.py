@@ -52,7 +52,7 @@ def renderable(document: Document) -> RenderableType:
     if document.warnings:
         parts += [_head("Mind"), *(_bullet(line) for line in document.warnings)]
     parts += [_head("Conditions"), _conditions(document)]
-    if document.command:
+    if document.command and document.change:
         parts += [_head("Run"), *_command(document)]
     return Group(*parts)
 
@@ -200,7 +200,7 @@ def conditions(document: Document) -> list[tuple[str, str]]:
     if held is not None:
         pairs += [("engine", " ".join(filter(None, [held.engine, held.version]))), ("model", held.model), ("host", held.host)]
         pairs += [("hardware", held.hardware), ("workloads", held.workloads), ("client", held.client)]
-    pairs += [(name, value) for name, value in document.settings if shapes_figures(name, value)]
+    pairs += settings_in_groups(document.settings)
     if document.noise_floor is not None:
         floor = document.noise_floor
         pairs.append(("noise floor", f"{words.beyond_one(floor)} (n = {floor.n}; {floor.method}); a plain relaunch differs by as much"))
@@ -208,7 +208,8 @@ def conditions(document: Document) -> list[tuple[str, str]]:
         pairs.append(("same output", document.same_output))
     if document.stop is not None:
         pairs.append(("stopped", f"{document.stop.rule}: {document.stop.why}"))
-    spent = f"{document.launches} launches, {document.blocks} blocks, {words.duration(document.elapsed_s)}"
+    launches, blocks = words.count(document.launches, "launch", "launches"), words.count(document.blocks, "block", "blocks")
+    spent = f"{launches}, {blocks}, {words.duration(document.elapsed_s)}"
     down = "no service was down: the server was leadline's own process"
     pairs.append(
         ("spent", f"{spent}; {down if document.own_process else f'the service was down for {words.duration(document.down_s)} of it'}")
@@ -217,9 +218,14 @@ def conditions(document: Document) -> list[tuple[str, str]]:
     return [(name, value) for name, value in pairs if value]
 
 
-def shapes_figures(name: str, value: str) -> bool:
-    """Whether a setting belongs beside the figures; those of deploying and waiting, and those left empty, stand in the JSON only."""
-    return not name.startswith(("deploy.", "ready.")) and value not in ("", "None", "()")
+def settings_in_groups(settings: tuple[tuple[str, str], ...]) -> list[tuple[str, str]]:
+    """One row for each section of the settings that shapes figures; those of deploying and waiting, and empty ones, stand in the JSON only."""
+    groups: dict[str, list[str]] = {}
+    for name, value in settings:
+        section, _, key = name.rpartition(".")
+        if section not in ("deploy", "ready") and value not in ("", "None", "()"):
+            groups.setdefault(section or "settings", []).append(f"{key} {value}")
+    return [(section, ", ".join(parts)) for section, parts in groups.items()]
 
 
 def _command(document: Document) -> list[RenderableType]:
@@ -235,12 +241,17 @@ def _command(document: Document) -> list[RenderableType]:
 
 def command_lines(argv: tuple[str, ...], width: int = WIDTH) -> list[str]:
     """The command, quoted for a shell, on lines that end in a backslash: broken before flags, ready to be pasted."""
-    lines = ["  "]
+    groups: list[str] = []
     for token in argv:
-        word = shlex.quote(token)
-        if token.startswith("-") and len(lines[-1]) + len(word) > width - 24 and lines[-1].strip():
+        if groups and not token.startswith("-"):
+            groups[-1] += f" {shlex.quote(token)}"
+        else:
+            groups.append(shlex.quote(token))
+    lines = ["  "]
+    for group in groups:
+        if lines[-1].strip() and len(lines[-1]) + len(group) > width - 2:
             lines[-1] += "\\"
             lines.append("    ")
-        lines[-1] += f"{word} "
+        lines[-1] += f"{group} "
     lines[-1] = lines[-1].rstrip()
     return lines
