@@ -442,14 +442,16 @@ class Campaign:
 
     def _tell(self, phase: str, message: str, **changes: object) -> None:
         elapsed = self.now() - self._began_s
-        done = {trial.number for trial in self.known.trials if not trial.open}
+        done = [trial for trial in self.known.trials if not trial.open]
         ahead = self.known.plan[len(done) :]
+        expected = sum(launch.seconds for launch in self.known.plan[: len(done)])
+        pace = sum(trial.down_s or 0.0 for trial in done) / expected if expected else 1.0
         self._shown = msgspec.structs.replace(
             self._shown,
             phase=phase,
             message=message,
             elapsed_s=elapsed,
-            remaining_s=sum(launch.seconds for launch in ahead) if self.known.plan else None,
+            remaining_s=pace * sum(launch.seconds for launch in ahead) if self.known.plan else None,
             launches_planned=max(len(self.known.plan), len(done)),
             **changes,
         )

@@ -10,6 +10,7 @@ from types import TracebackType
 
 from rich.console import Console
 from rich.live import Live
+from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
 
@@ -30,7 +31,7 @@ def plan_table(launches: tuple[PlannedLaunch, ...]) -> Table:
     table.add_column("why")
     table.add_column("about", justify="right", no_wrap=True)
     for number, launch in enumerate(launches, 1):
-        table.add_row(str(number), launch.candidate.label, launch.why, duration(launch.seconds))
+        table.add_row(str(number), escape(launch.candidate.label), escape(launch.why), duration(launch.seconds))
     return table
 
 
@@ -43,9 +44,6 @@ class Narrator:
         self._last = ""
 
     def __enter__(self) -> Narrator:
-        if console.is_terminal and not self._quiet:
-            self._live = Live(console=console, refresh_per_second=8, transient=True)
-            self._live.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
@@ -54,7 +52,10 @@ class Narrator:
             self._live = None
 
     def show(self, progress: Progress, known: Knowledge) -> None:
-        """One step of the campaign."""
+        """One step of the campaign. The live view begins with the first step after the plan, so that it never writes over a question."""
+        if self._live is None and console.is_terminal and not self._quiet and progress.phase != "plan":
+            self._live = Live(console=console, refresh_per_second=8, transient=True)
+            self._live.start()
         if self._live is not None:
             self._live.update(live.view(known, progress))
             return
@@ -74,15 +75,10 @@ class Narrator:
 
     def ask(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, *, yes: bool, serving: bool) -> None:
         """Print the plan and get consent. Raises :class:`~leadline.errors.Refused`."""
-        paused = self._live
-        if paused is not None:
-            paused.stop()
         if not self._quiet:
             self._print_plan(launches, known, serving)
         if not yes and (not sys.stdin.isatty() or not Confirm.ask("go ahead?", console=console, default=False)):
             raise Refused()
-        if paused is not None:
-            paused.start()
 
     def agree(self, change: str, *, yes: bool) -> None:
         """Show one change and get consent. Raises :class:`~leadline.errors.Refused`."""
@@ -93,7 +89,7 @@ class Narrator:
     def _print_plan(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, serving: bool) -> None:
         began = known.began
         assert began is not None
-        console.print(f"[bold]plan[/bold] for {began.target}", soft_wrap=True)
+        console.print(f"[bold]plan[/bold] for {escape(began.target)}", soft_wrap=True)
         console.print(f"found: {began.found.label}; levels: {', '.join(level.label for level in began.levels)}")
         console.print(plan_table(launches))
         total = sum(launch.seconds for launch in launches)
