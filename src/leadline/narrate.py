@@ -73,10 +73,10 @@ class Narrator:
         who = f" {progress.candidate.label}" if progress.candidate is not None and progress.phase == "start" else ""
         return f"{clock} {progress.phase}{who}: {progress.message}"
 
-    def ask(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, *, yes: bool, serving: bool) -> None:
-        """Print the plan and get consent. Raises :class:`~leadline.errors.Refused`."""
+    def ask(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, *, yes: bool, change: str) -> None:
+        """Print the plan (and ``change``, what it writes on the host first) and get consent. Raises :class:`~leadline.errors.Refused`."""
         if not self._quiet:
-            self._print_plan(launches, known, serving)
+            self._print_plan(launches, known, change)
         if not yes and (not sys.stdin.isatty() or not Confirm.ask("go ahead?", console=console, default=False)):
             raise Refused()
 
@@ -86,17 +86,20 @@ class Narrator:
         if not yes and (not sys.stdin.isatty() or not Confirm.ask("go ahead?", console=console, default=False)):
             raise Refused()
 
-    def _print_plan(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, serving: bool) -> None:
+    def _print_plan(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, change: str) -> None:
         began = known.began
         assert began is not None
         console.print(f"[bold]plan[/bold] for {escape(began.target)}", soft_wrap=True)
         console.print(f"found: {began.found.label}; levels: {', '.join(level.label for level in began.levels)}")
         console.print(plan_table(launches))
         total = sum(launch.seconds for launch in launches)
-        down = "the service is down or under test for that time" if serving else "nothing else on this machine is touched"
+        down = "the service is down or under test for that time" if change else "nothing else on this machine is touched"
         console.print(
             f"about {duration(total)} in {len(launches)} launches; further launches only while they can still change the verdict; {down}"
         )
+        if change:
+            console.print("the first of these launches writes on the host (each further one the same with its own values):")
+            console.print(change, markup=False)
         done = sum(1 for trial in known.trials if not trial.open)
         if known.trials:
             console.print(f"this campaign was interrupted: {done} trials are in its journal and are not repeated")

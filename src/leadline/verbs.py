@@ -10,6 +10,7 @@ import json
 import platform
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,7 +24,8 @@ from .engines import Engine, Parsed, recognise
 from .errors import LeadlineError, NoCampaign, Unsupported
 from .journal import Journal
 from .narrate import Narrator
-from .records import Applied, Candidate, Conditions, Launch, Record
+from .process import ProcessSupervisor
+from .records import Applied, Candidate, Conditions, Launch, PlannedLaunch, Record
 from .services import adapt, open_supervisor
 from .state import Knowledge
 from .supervisor import Supervisor
@@ -66,13 +68,21 @@ def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool
             conditions=conditions,
             boot_id=boot_id(opened.supervisor),
             show=narrator.show,
-            confirm=lambda launches, known: narrator.ask(launches, known, yes=yes, serving=not target.startswith("process:")),
+            confirm=lambda launches, known: narrator.ask(launches, known, yes=yes, change=change_on_host(opened, launches)),
         )
         try:
             campaign.run()
         finally:
             opened.supervisor.close()
         return book.knowledge
+
+
+def change_on_host(opened: Opened, launches: Sequence[PlannedLaunch]) -> str:
+    """What the first changed launch writes on the service's host, as a diff; empty for a command that leadline starts itself."""
+    if isinstance(opened.supervisor, ProcessSupervisor):
+        return ""
+    changed = next((launch.candidate for launch in launches if launch.candidate != opened.parsed.candidate), None)
+    return opened.supervisor.plan(opened.engine.render(opened.parsed, changed)) if changed is not None else ""
 
 
 def demo(*, yes: bool, fresh: bool, quiet: bool) -> Knowledge:
