@@ -96,6 +96,9 @@ def test_what_a_boot_without_speculation_can_and_cannot_tell() -> None:
     assert "speculation off" in said
     assert "Known from it: capacity at every depth" in said
     assert "Not known from it: whether draft weights" in said
+    told = rows("k0")
+    assert "had no draft" in told[label(3)].reason
+    assert told["off"].reason == rows("k1")[label(3)].reason == ""
     new = rows("k0", version="0.5.20")  # the same log read as if a release printed it that charges draft weights
     assert new["off"].starts is None or not new["off"].exact or new["NEXTN 3"].exact is False
     joint = sglang.gather("0.5.14", command("k0"), text("k0"), None, CONFIG)

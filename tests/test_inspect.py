@@ -111,6 +111,9 @@ def test_the_table_shows_what_fits_at_the_users_own_lengths() -> None:
     assert "why:" in result.stdout
     assert "do:" in result.stdout
     assert "Not known from it" in result.stdout
+    assert "EAGLE 1 runs 38 requests at once, speculation off 47" not in result.stdout  # depth 1 is not among the rows asked for
+    everything = CliRunner().invoke(app, files("k1"))
+    assert "Above 38 concurrent requests one side queues" in " ".join(everything.stdout.split())
 
 
 def test_vllm_by_its_log_or_its_command() -> None:

@@ -118,7 +118,7 @@ def _figure(number: int | None) -> str:
 def fits(engine: str, candidate: Candidate, capacity: Capacity, tokens_in: int, tokens_out: int) -> int | None:
     """Requests of this length that run at once: min(running, floor(tokens / (in + out + what a round reserves))).
 
-    A round reserves 2 max(topk x depth, draft tokens) tokens a request on SGLang, depth tokens on vLLM (reference in docs/engines.md).
+    A round reserves 2 max(topk x depth, draft tokens) tokens a request on SGLang, depth tokens on vLLM (docs/frontier.md).
     """
     if capacity.max_total_num_tokens is None:
         return None
@@ -160,7 +160,7 @@ def inspect(texts: Texts, depths: Sequence[int] = DEPTHS) -> Inspection:
         found=parsed.candidate,
         now=engine.capacity(reported, texts.log),
         rows=rows,
-        said=_said(texts, parsed, version),
+        said=(*_said(texts, parsed, version), *_unlike(parsed.candidate, rows)),
         notes=parsed.notes,
     )
 
@@ -172,6 +172,22 @@ def _said(texts: Texts, parsed: Parsed, version: str | None) -> tuple[str, ...]:
     if parsed.engine == "vllm":
         return vllm.statement(vllm.gather(parsed, texts.log, texts.metrics, texts.model_config, texts.draft_config))
     return ()
+
+
+def _unlike(found: Candidate, rows: Sequence[FrontierRow]) -> tuple[str, ...]:
+    """Where speculation on and off admit different numbers of requests, the load at which a comparison measures a queue."""
+    on = next((row for row in rows if row.candidate == found and not found.off), None)
+    off = next((row for row in rows if row.candidate.off), None)
+    if on is None or off is None:
+        return ()
+    limits = on.capacity.max_running_requests, off.capacity.max_running_requests
+    if None in limits or limits[0] == limits[1]:
+        return ()
+    least = min(limit for limit in limits if limit is not None)
+    return (
+        f"Not like for like: {found.label} runs {limits[0]} requests at once, speculation off {limits[1]}. Above {least} concurrent requests one side queues: "
+        f"compare up to {least}, or pin the same limit on both sides.",
+    )
 
 
 def _logged_version(texts: Texts) -> str | None:

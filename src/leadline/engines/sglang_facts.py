@@ -109,7 +109,7 @@ def canonical(algorithm: str) -> str:
 
 
 def regime(version: Release) -> str:
-    """How the pools of a hybrid model are sized: ``old``, ``joint`` or ``joint+1`` (``docs/engines.md``)."""
+    """How the pools of a hybrid model are sized: ``old``, ``joint`` or ``joint+1`` (``docs/frontier.md``)."""
     return since(version, [("0.0.0", "old"), ("0.5.13", "joint"), ("0.5.17", "joint+1")])
 
 

@@ -171,7 +171,12 @@ def _reason(
             + " decide, and the log does not tell which"
         )
     if exact:
-        return ""
+        unseen = draft_tokens and inputs.seen is not None and not inputs.seen.draft_tokens
+        return (
+            "the start that was seen had no draft: whether its weights, KV and graphs fit beside the pools is not known from it"
+            if unseen
+            else ""
+        )
     causes = _open(inputs, found)
     if not causes and got.spread_tokens <= found[0].service.page_tokens:
         return f"to within {got.spread_tokens} token(s): one token of the start that was seen is not a whole number of tokens here"
