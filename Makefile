@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup tune test test-lab lab-faults lint bench-stream decide-bench diagnose-bench lock clean
+.PHONY: setup tune test test-lab lab-faults lint load-bench decide-bench diagnose-bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -52,8 +52,8 @@ decide-bench: setup
 diagnose-bench: setup
 	$(BIN)/python benchmarks/diagnose_bench.py
 
-bench-stream: setup
-	$(BIN)/python benchmarks/bench_stream.py
+load-bench: setup
+	$(BIN)/python benchmarks/load_bench.py
 
 # constraints.txt is what a fresh install repeats; run this after changing pyproject.toml
 lock: setup
