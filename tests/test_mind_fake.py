@@ -73,7 +73,11 @@ def test_the_planted_winner_is_found_in_every_seed(plant: str) -> None:
         assert said.change
         for point in said.points:
             candidates = player.surface.candidates()
-            truth = {c: player.mean(c, point.level, 5) for c in candidates}
+            law = {c: player.planted.output_tok_s(c, point.level) for c in candidates}
+            if law[point.candidate] >= 0.97 * max(law.values()):
+                continue
+            # prefill and the end of an answer are not in the law: ask what is really played
+            truth = {c: player.mean(c, point.level, 4) for c in candidates}
             best = max(truth, key=lambda c: truth[c])
             near = [c for c in candidates if truth[c] >= 0.97 * truth[best]]
             chosen = (point.candidate, *point.tied)
@@ -83,7 +87,7 @@ def test_the_planted_winner_is_found_in_every_seed(plant: str) -> None:
 
 def test_the_null_engine_is_left_alone() -> None:
     changed = 0
-    for seed in range(100):
+    for seed in range(60):
         _, said = campaign("null", seed, SHORT)
         changed += said.change or any(point.candidate != OFF for point in said.points)
-    assert changed <= 5
+    assert changed <= 3

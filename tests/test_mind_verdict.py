@@ -19,6 +19,7 @@ from leadline.records import (
     Acceptance,
     BlockResult,
     Candidate,
+    Capacity,
     FrontierRow,
     Launch,
     Level,
@@ -416,6 +417,20 @@ def test_the_space_follows_what_was_asked_and_what_failed() -> None:
     assert [o.candidate.depth for o in left] == [1, 2, 4]
     assert left[-1].risky
     assert space.running(known, impossible) == 20
+
+
+def test_a_depth_that_would_run_too_few_requests_is_replaced_by_the_one_that_runs_more() -> None:
+    at = surface({OFF: (1, 1, 1), **{eagle(d): (1, 1, 1) for d in (2, 8)}})
+    roomy = eagle(8, max_running_requests="23")
+    rows = (
+        FrontierRow(candidate=eagle(2), starts=True, capacity=Capacity(max_running_requests=30)),
+        FrontierRow(candidate=eagle(8), starts=True, capacity=Capacity(max_running_requests=6), feasible_as=roomy),
+        FrontierRow(candidate=roomy, starts=True, capacity=Capacity(max_running_requests=23)),
+    )
+    known = msgspec.structs.replace(Player(at, QUIET, 0).knowledge, frontier=rows)
+    assert [(o.candidate, o.running) for o in space.options(known, at.axes, Tune())] == [(eagle(2), 30), (roomy, 23)]
+    launched = msgspec.structs.replace(played(at, (eagle(8), 1)), frontier=rows)
+    assert [o.candidate for o in space.options(launched, at.axes, Tune())] == [eagle(2), eagle(8), roomy]
 
 
 def test_a_risky_deep_launch_says_so() -> None:
