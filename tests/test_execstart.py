@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from leadline import execstart, shelltext, unitfile
+from leadline import containers, execstart, shelltext, unitfile
 from leadline.errors import CannotRewrite, LeadlineError, NotAnEngine
 from leadline.execstart import ExecStart, Surroundings, parse, surroundings
 
@@ -187,16 +187,16 @@ def test_refused(source: str, why: str) -> None:
 
 
 def test_container_options() -> None:
-    assert execstart.published_ports(["-p", "8000:8000", "--publish=127.0.0.1:1:2/tcp", "-p9:9", "-p", "7"]) == [
+    assert containers.published_ports(["-p", "8000:8000", "--publish=127.0.0.1:1:2/tcp", "-p9:9", "-p", "7"]) == [
         ("8000", "8000"),
         ("1", "2"),
         ("9", "9"),
     ]
-    assert execstart.entrypoints("x", ["--entrypoint", "vllm"]) == [("vllm",)]
-    assert execstart.entrypoints("x", ["--entrypoint=/bin/llama-server"]) == [("/bin/llama-server",)]
-    assert execstart.entrypoints("ghcr.io/ggml-org/llama.cpp:server-cuda", []) == [("llama-server",)]
-    assert execstart.entrypoints("lmsysorg/sglang:latest", [])[0][1] == "-m"
-    assert execstart.container_image(["docker", "container", "run", "-it", "-v/a:/b", "-u", "0", "--", "img"], 0, "x") == 8
+    assert containers.entrypoints("x", ["--entrypoint", "vllm"]) == [("vllm",)]
+    assert containers.entrypoints("x", ["--entrypoint=/bin/llama-server"]) == [("/bin/llama-server",)]
+    assert containers.entrypoints("ghcr.io/ggml-org/llama.cpp:server-cuda", []) == [("llama-server",)]
+    assert containers.entrypoints("lmsysorg/sglang:latest", [])[0][1] == "-m"
+    assert containers.container_image(["docker", "container", "run", "-it", "-v/a:/b", "-u", "0", "--", "img"], 0, "x") == 8
 
 
 def test_launchers_lead_to_shells_and_containers() -> None:

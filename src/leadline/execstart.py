@@ -15,16 +15,15 @@ change in the unit.
 
 from __future__ import annotations
 
-import difflib
-import itertools
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from . import shelltext, unitfile
+from . import shelltext, splice, unitfile
+from .containers import container_image, entrypoints, published_ports
 from .engines import recognise
 from .errors import CannotRewrite, NotAnEngine
 from .records import Record
+from .splice import Slot, env_fix
 from .unitfile import Word
 
 IsEngine = Callable[[Sequence[str]], bool]
@@ -68,18 +67,6 @@ def surroundings(
     return Surroundings(unit=unit, env=tuple(env.items()), env_complete=not gap, env_gap=gap, scripts=tuple(scripts))
 
 
-class Slot(Record, frozen=True):
-    """A stretch of text that yields whole arguments: mostly one word, one argument; several for an expanded ``$ARGS``."""
-
-    values: tuple[str, ...]
-    start: int
-    end: int
-    fixed: str = ""
-    """Why it cannot be changed; empty when it can."""
-    quote: str = ""
-    raw: str = ""
-
-
 class ExecStart(Record, frozen=True):
     """An ExecStart and the engine's arguments in it."""
 
@@ -103,16 +90,16 @@ class ExecStart(Record, frozen=True):
 
     def replace(self, argv: Sequence[str]) -> str:
         """The ExecStart text whose engine arguments are ``argv``. Raises :class:`~leadline.errors.CannotRewrite`."""
-        edits = _edits(self.slots, self.argv, argv, self.text, self._writer(), self.where)
+        changes = splice.edits(self.slots, self.argv, argv, self.text, self._writer(), self.where)
         if self.inner is None:
-            return _apply(self.source, edits)
+            return splice.apply(self.source, changes)
         word, source = self.inner, self.source
         outer = []
-        for start, end, new in edits:
+        for start, end, new in changes:
             mark = word.quote_at(start if start == end else start + 1)
             a, b = word.place(start), (word.chars[end - 1].end if end > start else word.place(start))
             outer.append((a, b, unitfile.embed(new, mark, variables=self.variables)))
-        return _apply(source, outer)
+        return splice.apply(source, outer)
 
     def _writer(self) -> Callable[[str, Slot | None], str]:
         if self.inner is not None:
@@ -294,7 +281,7 @@ class _Reader:
         slots = self.slots[first:]
         unsure = next((slot for slot in slots if slot.fixed.startswith("the value of")), None)
         if unsure is not None:
-            raise CannotRewrite(where=self.where, why=f"{unsure.fixed}, so {unsure.raw} could hold any argument", fix=_env_fix(unsure.raw))
+            raise CannotRewrite(where=self.where, why=f"{unsure.fixed}, so {unsure.raw} could hold any argument", fix=env_fix(unsure.raw))
         ahead = tuple(Slot(values=(value,), start=-1, end=slots[0].start if slots else len(self.source), fixed=why_lead) for value in lead)
         argv = (*lead, *(value for slot in slots for value in slot.values))
         return ExecStart(
@@ -501,10 +488,6 @@ class _Reader:
         raise NotAnEngine(command=" ".join(self.args[image:])[:200], hint=f"that is what the container of {self.where} runs")
 
 
-def _env_fix(raw: str) -> str:
-    return f"write the arguments that {raw} holds into ExecStart, or set the variable with Environment= in the unit"
-
-
 def shelltext_tail(script: str) -> tuple[str, ...] | None:
     """The words before ``"$@"`` in a script's last command ``exec … "$@"``; ``None`` when it does not end so.
 
@@ -523,189 +506,3 @@ def shelltext_tail(script: str) -> tuple[str, ...] | None:
         return None
     middle = words[1:-1]
     return tuple(word.value for word in middle) if all(word.certain for word in middle) else None
-
-
-# -- containers --------------------------------------------------------------------------------------------------------
-
-_NO_VALUE = frozenset(
-    [
-        "--detach",
-        "--disable-content-trust",
-        "--env-host",
-        "--help",
-        "--http-proxy",
-        "--init",
-        "--interactive",
-        "--no-healthcheck",
-        "--no-hosts",
-        "--oom-kill-disable",
-        "--privileged",
-        "--publish-all",
-        "--quiet",
-        "--read-only",
-        "--read-only-tmpfs",
-        "--replace",
-        "--rm",
-        "--rmi",
-        "--rootfs",
-        "--sig-proxy",
-        "--tty",
-        "--tls-verify",
-    ]
-)
-_SHORT_NO_VALUE = frozenset("dditPq")
-
-
-def container_image(args: Sequence[str], index: int, where: str) -> int:
-    """Index of IMAGE in ``docker run … IMAGE ARGS`` (options: docker-run(1), podman-run(1))."""
-    at = index + 1
-    if args[at : at + 1] == ["container"] or tuple(args[at : at + 1]) == ("container",):
-        at += 1
-    if at >= len(args) or args[at] != "run":
-        raise CannotRewrite(
-            where=where, why=f"{_basename(args[index])} does not `run` a container here", fix="let ExecStart hold `docker run … IMAGE ARGS`"
-        )
-    at += 1
-    while at < len(args) and args[at].startswith("-"):
-        option = args[at]
-        if option == "--":
-            at += 1
-            break
-        if option.startswith("--"):
-            at += 1 if "=" in option or option in _NO_VALUE else 2
-        else:
-            letters = option[1:]
-            flags = len(letters) - len(letters.lstrip("".join(_SHORT_NO_VALUE)))
-            at += 1 if flags == len(letters) or len(letters) > flags + 1 else 2
-    if at >= len(args):
-        raise CannotRewrite(where=where, why="no image was found in its container command", fix="write options as --name=value")
-    return at
-
-
-def published_ports(options: Sequence[str]) -> list[tuple[str, str]]:
-    """``(host, container)`` of every ``-p``/``--publish`` with both sides."""
-    found = []
-    for at, option in enumerate(options):
-        value = ""
-        if option in ("-p", "--publish") and at + 1 < len(options):
-            value = options[at + 1]
-        elif option.startswith("--publish="):
-            value = option.partition("=")[2]
-        elif re.fullmatch(r"-p\d.*", option):
-            value = option[2:]
-        parts = value.partition("/")[0].split(":")
-        if len(parts) >= 2 and parts[-1] and parts[-2]:
-            found.append((parts[-2], parts[-1]))
-    return found
-
-
-def entrypoints(image: str, options: Sequence[str]) -> list[tuple[str, ...]]:
-    """What an image starts before ARGS: ``--entrypoint`` if given, else what the engines' published images are known to start."""
-    for at, option in enumerate(options):
-        if option == "--entrypoint" and at + 1 < len(options):
-            return [(options[at + 1],)]
-        if option.startswith("--entrypoint="):
-            return [(option.partition("=")[2],)]
-    name = image.partition("@")[0]
-    if "vllm" in name:
-        return [("vllm", "serve"), ("python3", "-m", "vllm.entrypoints.openai.api_server")]
-    if "llama.cpp" in name or "llama-server" in name:
-        return [("llama-server",)]
-    return [("python3", "-m", "sglang.launch_server")] if "sglang" in name else []
-
-
-# -- changing ----------------------------------------------------------------------------------------------------------
-
-Edit = tuple[int, int, str]
-
-
-def _edits(
-    slots: Sequence[Slot], old: Sequence[str], new: Sequence[str], text: str, write: Callable[[str, Slot | None], str], where: str
-) -> list[Edit]:
-    """Replacements in ``text`` that turn the arguments ``old`` of ``slots`` into ``new``."""
-    if any("\0" in value for value in new):
-        raise CannotRewrite(where=where, why="an argument holds a NUL character", fix="leave it out")
-    kept = _kept(slots, old, new)
-    edits: list[Edit] = []
-    at = 0  # next slot not yet dealt with
-    fresh: list[str] = []
-    break_text = _line_break(slots, text)
-
-    def flush(until: int) -> None:
-        gone = slots[at:until]
-        for slot in gone:
-            if slot.fixed:
-                raise CannotRewrite(
-                    where=where,
-                    why=f"{slot.raw or ' '.join(slot.values)} would have to change, but {slot.fixed}",
-                    fix=_env_fix(slot.raw or "it"),
-                )
-        if not gone and not fresh:
-            return
-        written = [write(value, gone[i] if i < len(gone) else None) for i, value in enumerate(fresh)]
-        body = "".join(_gap(value, i, break_text) + value for i, value in enumerate(written))
-        if gone and fresh:
-            edits.append((gone[0].start, gone[-1].end, body.lstrip(" \\\n\t")))
-        elif gone:
-            before = slots[at - 1].end if at > 0 else gone[0].start
-            edits.append((max(before, 0), gone[-1].end, ""))
-        else:
-            place = slots[at - 1].end if at > 0 else slots[0].start
-            edits.append((place, place, body if body[:1] in " \\" else " " + body))
-
-    for item in kept:
-        if isinstance(item, str):
-            fresh.append(item)
-            continue
-        flush(item)
-        at, fresh = item + 1, []
-    flush(len(slots))
-    return edits
-
-
-def _kept(slots: Sequence[Slot], old: Sequence[str], new: Sequence[str]) -> list[int | str]:
-    """``new`` as a sequence of untouched slots (their index) and of literal values, in order."""
-    flat: list[tuple[int, int] | str] = []  # (slot, position within it) or a new value
-    owner = [(index, i) for index, slot in enumerate(slots) for i in range(len(slot.values))]
-    for tag, a1, a2, b1, b2 in difflib.SequenceMatcher(a=list(old), b=list(new), autojunk=False).get_opcodes():
-        if tag == "equal":
-            flat.extend(owner[a1:a2])
-        else:
-            flat.extend(new[b1:b2])
-    result: list[int | str] = []
-    at = 0
-    empty = [index for index, slot in enumerate(slots) if not slot.values]
-    while at < len(flat):
-        item = flat[at]
-        if isinstance(item, str):
-            result.append(item)
-            at += 1
-            continue
-        index = item[0]
-        while empty and empty[0] < index:
-            result.append(empty.pop(0))
-        run = flat[at : at + len(slots[index].values)]
-        if run == [(index, i) for i in range(len(slots[index].values))]:
-            result.append(index)
-            at += len(run)
-        else:
-            result.append(slots[index].values[item[1]])
-            at += 1
-    return [*result, *empty]
-
-
-def _line_break(slots: Sequence[Slot], text: str) -> str:
-    """The continuation that stands most often between two arguments, where the command is written over several lines."""
-    gaps = [text[a.end : b.start] for a, b in itertools.pairwise(slots) if a.start >= 0]
-    broken = Counter(gap for gap in gaps if "\n" in gap)
-    return broken.most_common(1)[0][0] if broken else ""
-
-
-def _gap(value: str, index: int, break_text: str) -> str:
-    return break_text if break_text and value.startswith("-") else " "
-
-
-def _apply(text: str, edits: Sequence[Edit]) -> str:
-    for start, end, new in sorted(edits, reverse=True):
-        text = text[:start] + new + text[end:]
-    return text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from leadline import systemd
+from leadline import hold
 from leadline.config import Deploy
 from leadline.errors import (
     CannotRewrite,
@@ -114,7 +114,7 @@ def test_hostile_arguments_reach_the_process_as_they_are(lab: Lab, service: Syst
 
 def test_one_campaign_a_service(lab: Lab, service: SystemdSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:
     service.start(with_depth(service, "6"))
-    monkeypatch.setattr(systemd.socket, "gethostname", lambda: "another-machine")
+    monkeypatch.setattr(hold.socket, "gethostname", lambda: "another-machine")
     other = open_unit(lab, "root")
     assert any("held by another campaign" in note for note in other.service().notes)
     for attempt in (other.arm, other.restore):
