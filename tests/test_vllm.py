@@ -115,7 +115,7 @@ def test_every_spelling_is_read_changed_where_it_stands_and_removed(spelling: st
     five = VLLM().render(found, Candidate(algorithm="mtp", depth=5))
     assert [a.replace("5", "3") for a in five] == list(found.argv)
     assert VLLM().render(found, OFF) == (*SERVE, "--x", "--y")
-    scheduled = Candidate(algorithm="mtp", depth=5, settings=((facts.SCHEDULE, "[[1, 4, 5], [5, 64, 1]]"),))
+    scheduled = Candidate(algorithm="mtp", depth=5, settings=((facts.SCHEDULE, "[[1,4,5],[5,64,1]]"),))
     back = VLLM().parse(VLLM().render(found, scheduled))
     assert back is not None
     assert back.candidate == scheduled
@@ -318,7 +318,7 @@ def test_endpoints() -> None:
 
 
 def test_schedules_round_trip() -> None:
-    assert schedule({1: 5, 3: 2, 9: 0}, 64) == "[[1, 2, 5], [3, 8, 2], [9, 64, 0]]"
+    assert schedule({1: 5, 3: 2, 9: 0}, 64) == "[[1,2,5],[3,8,2],[9,64,0]]"
     assert read_schedule(schedule({1: 3}, 8)) == {1: 3}
 
 

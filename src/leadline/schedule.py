@@ -11,11 +11,11 @@ after it was measured itself.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 
 from .compare import Board
+from .engines import sglang, sglang_facts, vllm
 from .records import Candidate, Level, Record
 
 VLLM_KNOB = "num_speculative_tokens_per_batch_size"
@@ -48,10 +48,11 @@ class Mix(Record, frozen=True):
 
     def text(self, engine: str) -> str:
         """As the engine reads it; empty for an engine without schedules."""
+        firsts = {first: depth for first, _, depth in self.ranges}
         if engine == "vllm":
-            return json.dumps([list(part) for part in self.ranges], separators=(",", ":"))
-        if engine == "sglang" and self.algorithm in ("EAGLE", "EAGLE3"):
-            return json.dumps({str(first): {"candidate_steps": [depth]} for first, _, depth in self.ranges})
+            return vllm.schedule(firsts, LAST)
+        if engine == "sglang" and sglang_facts.canonical(self.algorithm) in ("EAGLE", "EAGLE3"):
+            return sglang.schedule(firsts)
         return ""
 
     def candidate(self, engine: str) -> Candidate | None:

@@ -203,7 +203,7 @@ def _candidate(config: Mapping[str, object]) -> tuple[Candidate, tuple[str, ...]
         depth = facts.SUFFIX_DEPTH if method == "suffix" else 1
         notes = (f"num_speculative_tokens is not given: the engine takes it from the draft; {depth} is assumed",)
     schedule = config.get(facts.SCHEDULE)
-    pins = ((facts.SCHEDULE, json.dumps(schedule)),) if schedule else ()
+    pins = ((facts.SCHEDULE, json.dumps(schedule, separators=(",", ":"))),) if schedule else ()
     return Candidate(algorithm=method, depth=depth, settings=pins), notes
 
 
@@ -424,11 +424,12 @@ def schedule(depths: Mapping[int, int], most: int = 512) -> str:
     A schedule drops full graphs on the V1 runner and must be measured end to end.
 
     >>> schedule({1: 5, 3: 2, 9: 0}, 64)
-    '[[1, 2, 5], [3, 8, 2], [9, 64, 0]]'
+    '[[1,2,5],[3,8,2],[9,64,0]]'
     """
     firsts = sorted(depths)
     lasts = [first - 1 for first in firsts[1:]] + [max(most, firsts[-1])]
-    return json.dumps([[1 if i == 0 else first, last, depths[first]] for i, (first, last) in enumerate(zip(firsts, lasts, strict=True))])
+    rows = [[1 if i == 0 else first, last, depths[first]] for i, (first, last) in enumerate(zip(firsts, lasts, strict=True))]
+    return json.dumps(rows, separators=(",", ":"))
 
 
 def read_schedule(text: str) -> dict[int, int]:
