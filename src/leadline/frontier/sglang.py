@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import msgspec
+
 from ..engines import sglang_facts
 from ..engines.releases import known, release
 from ..engines.sglang_log import PRINTED_HALF_BYTES
-from ..records import Candidate, Capacity, FrontierRow, Record
+from ..records import OFF, Candidate, Capacity, FrontierRow, Record
 from .sglang_inputs import Inputs, gather, sizes, sizes_exact, strategy, unsized
 from .sglang_pools import UNBOUNDED, Budget, Observed, Plan, Service, budgets
 from .sglang_readings import GIB, SLACK_UNSEEN_BYTES, Answer, Reading, answer, pinned, reading_plans, readings
@@ -36,33 +38,54 @@ def row(inputs: Inputs, found: Sequence[Reading], candidate: Candidate) -> Front
     shift, sure = _shift(inputs, settings)
     if shift is None:
         return FrontierRow(candidate=candidate, starts=None, reason="the log does not show the free memory that a memory fraction scales")
+    found = _without_draft(found) if _draft_free(candidate.algorithm) else found
     got = answer(found, draft_tokens, asked, shift)
     if got.starts is None and got.plan is None:
         return FrontierRow(candidate=candidate, starts=None, reason=_unknown(inputs, found), remedy=_needed(inputs))
     exact = got.exact and sure and inputs.seen is not None and sizes_exact(inputs)
     room: int | None = None
     better = _better(inputs, found, candidate, draft_tokens, got, shift)
-    if draft_tokens and got.starts and _draft_weights_open(inputs):
-        exact, room = False, _draft_room(found, draft_tokens, asked, shift)
+    gap = _draft_gap(inputs, found, candidate)
+    exact = exact and not gap
+    if gap > 0 and got.starts:
+        room = _draft_room(found, draft_tokens, asked, shift)
         if room < _largest_draft(inputs):
             got = Answer(starts=None, plan=got.plan, worst=None, exact=False)
     return FrontierRow(
         candidate=candidate,
         starts=got.starts,
         capacity=_capacity(inputs, got) if got.starts is not False else Capacity(),
-        reason=_reason(inputs, found, draft_tokens, asked, got, exact, room),
+        reason=_reason(inputs, found, draft_tokens, asked, got, exact, room) if gap >= 0 or got.starts is False else _AT_LEAST,
         remedy=_remedy(inputs, found, draft_tokens, got, better),
         exact=exact,
         feasible_as=better[0] if better is not None else None,
     )
 
 
-def _draft_weights_open(inputs: Inputs) -> bool:
-    """From a start without speculation, on a release that charges draft weights to the pools: their size is not known."""
-    if inputs.seen is None or inputs.seen.draft_tokens or sglang_facts.canonical(inputs.found.algorithm) in sglang_facts.DRAFT_FREE:
-        return False
-    version = known(inputs.version)
-    return version is None or sglang_facts.draft_in_budget(version)
+_AT_LEAST = "at least: the start that was seen held a draft, whose weights come on top without it"
+
+
+def _draft_free(algorithm: str) -> bool:
+    return algorithm == OFF or sglang_facts.canonical(algorithm) in sglang_facts.DRAFT_FREE
+
+
+def _without_draft(found: Sequence[Reading]) -> tuple[Reading, ...]:
+    """The readings of a service whose tokens hold no draft layer."""
+    return tuple(
+        Reading(service=msgspec.structs.replace(reading.service, draft_cell_bytes=0), budget=reading.budget, label=reading.label)
+        for reading in found
+    )
+
+
+def _draft_gap(inputs: Inputs, found: Sequence[Reading], candidate: Candidate) -> int:
+    """1 when the candidate loads a draft that the calibrating start did not, -1 the other way round, 0 when nothing changes.
+
+    Only releases that charge draft weights to the pools count; they are those whose limit is half the tokens (from 0.5.14).
+    """
+    if inputs.seen is None or not any(reading.service.limit == "half" for reading in found):
+        return 0
+    had = bool(inputs.seen.draft_tokens) and not _draft_free(inputs.argument("speculative_algorithm") or inputs.found.algorithm)
+    return int(not _draft_free(candidate.algorithm)) - int(had)
 
 
 def _draft_room(found: Sequence[Reading], draft_tokens: int, asked: int | None, shift: tuple[int, int]) -> int:
@@ -332,7 +355,7 @@ def statement(inputs: Inputs, found: Sequence[Reading]) -> tuple[str, ...]:
         + (" (exact to one token)." if len(found) == 1 else ".")
     ]
     if not inputs.seen.draft_tokens:
-        if _draft_weights_open(inputs):
+        if any(reading.service.limit == "half" for reading in found):
             said.append(
                 "Not known from it: the draft's weights and layers, which this release takes out of the same memory; figures with speculation are upper bounds."
             )

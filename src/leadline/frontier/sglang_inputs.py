@@ -57,7 +57,9 @@ def gather(
     slots = boot.state.slots if boot.state else _state_figure(info, "max_mamba_cache_size") if boot.tokens is None else None
     seen = None
     if tokens is not None and draft_tokens is not None:
-        seen = Observed(draft_tokens=draft_tokens, asked=asked, tokens=tokens, running=running, slots=slots)
+        seen = Observed(
+            draft_tokens=draft_tokens, asked=_asked_then(lookup, draft_tokens, asked), tokens=tokens, running=running, slots=slots
+        )
     return Inputs(
         version=version or (str(info["version"]) if "version" in info else None),
         arguments=arguments,
@@ -116,6 +118,14 @@ def _asked(parsed: Parsed, arguments: Mapping[str, str], boot: Boot, draft_token
     if parsed.argv or automatic or resolved is None or not resolved.isdigit():
         return None
     return int(resolved)
+
+
+def _asked_then(arguments: Mapping[str, str], draft_tokens: int, asked: int | None) -> int | None:
+    """The limit of the start in the log, which may have been another than the command's (a trial)."""
+    resolved = arguments.get("max_running_requests")
+    if resolved is not None and resolved.isdigit():
+        return int(resolved)
+    return None if resolved == "None" and not draft_tokens else asked
 
 
 def _state_figure(info: Mapping[str, object], name: str) -> int | None:
