@@ -140,6 +140,14 @@ def test_other_engines_and_nothing_at_all() -> None:
         inspect(Texts())
 
 
+def test_a_command_inside_a_shell_is_found() -> None:
+    inner = (SGLANG / "k3/cmd.txt").read_text().strip()
+    found = inspect(Texts(command=f"/bin/bash -c 'exec {inner}'"), (3,))
+    assert found.found == Candidate(algorithm="NEXTN", depth=3)
+    with pytest.raises(NotAnEngine):
+        inspect(Texts(command="/bin/true"))
+
+
 def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("{")
     (tmp_path / "list.json").write_text("[]")

@@ -9,7 +9,7 @@ import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 
-from . import frontier
+from . import execstart, frontier
 from .engines import Parsed, named, recognise, sglang_log, vllm_log
 from .errors import NotAnEngine
 from .frontier import sglang, vllm
@@ -197,7 +197,7 @@ def _logged_version(texts: Texts) -> str | None:
 def _parsed(texts: Texts) -> Parsed:
     """The command as read, or one pieced together from what log and endpoint resolved."""
     if texts.command:
-        return recognise(shlex.split(texts.command))[1]
+        return _command(texts.command)
     name = texts.engine or _engine_of(texts)
     return (
         _from_sglang(texts)
@@ -206,6 +206,14 @@ def _parsed(texts: Texts) -> Parsed:
         if name == "vllm"
         else Parsed(engine=named(name).name, argv=(), start=0, candidate=Candidate(algorithm=OFF, depth=0))
     )
+
+
+def _command(text: str) -> Parsed:
+    """A command line as typed, or an ExecStart with the engine inside a shell."""
+    try:
+        return recognise(shlex.split(text))[1]
+    except NotAnEngine:
+        return recognise(execstart.parse(text, execstart.Surroundings(unit="--command")).argv)[1]
 
 
 def _engine_of(texts: Texts) -> str:
