@@ -304,7 +304,7 @@ def test_the_served_page_follows_the_campaign(watched: Watched, tmp_path: Path) 
     try:
         page = watched.page
         page.goto(server.url)
-        assert page.locator("h1").inner_text().startswith("no verdict yet")
+        assert page.locator("h1").inner_text().lower().startswith("no verdict yet")
         until(page, "document.getElementById('following').textContent.startsWith('launch')")
         page.select_option("#level", "copy c=4")
         write(events[60:])
