@@ -200,7 +200,7 @@ class _Desk:
         n = few if blocks is None else blocks
         n = max(1, min(n, self.measure.max_blocks))
         seconds = self.start_s + n * sum(self.block_s(candidate, level) for level in chosen)
-        return PlannedLaunch(candidate=candidate, why=why, levels=chosen, blocks=n, seconds=round(seconds, 1), kind=kind)
+        return PlannedLaunch(candidate=candidate, why=why, levels=chosen, blocks=n, seconds=max(0.1, round(seconds, 1)), kind=kind)
 
     @property
     def limits(self) -> str:
@@ -227,7 +227,7 @@ class _Desk:
         blocks = min(launch.blocks, int((left - self.start_s) / each) if each > 0 else launch.blocks)
         if blocks < least:
             return None
-        return msgspec.structs.replace(launch, blocks=blocks, seconds=round(self.start_s + blocks * each, 1))
+        return msgspec.structs.replace(launch, blocks=blocks, seconds=max(0.1, round(self.start_s + blocks * each, 1)))
 
     @property
     def reserve_s(self) -> float:
