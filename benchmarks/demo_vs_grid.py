@@ -3,6 +3,9 @@
 The grid is the same campaign with another chooser: every candidate once, every level, the same blocks.  Printed per level: what each
 found, whether leadline's point is the grid's best or inside its tie set, and what it loses by the grid's own figures; then launches
 and minutes of both.  Needs the machine for itself: about 5 and 10 minutes on two cores.
+
+``--by-cpu`` is for a machine that others use: both sides then count output tokens per second of the *server's* CPU time.  The
+demo's server computes in one thread, so that is its throughput without what the neighbours take; minutes stay those of the clock.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -21,7 +25,7 @@ from leadline import demo, verbs
 from leadline.compare import Board
 from leadline.config import Measure, Settings, Tune
 from leadline.engines import Axis
-from leadline.records import Candidate, Level, PlannedLaunch, Stop
+from leadline.records import BlockResult, Candidate, Level, PlannedLaunch, Stop
 from leadline.space import options
 from leadline.state import Knowledge
 
@@ -46,6 +50,23 @@ def grid_next(
     return PlannedLaunch(candidate=left[0], why="grid", levels=tuple(levels), blocks=measure.explore_blocks, seconds=30.0, kind=kind)
 
 
+def clock_by_cpu() -> None:
+    """Make every block tell tokens per second of the server's CPU time, and its requests their share of that time."""
+    kept = leadline.campaign.RealHands.play
+
+    def played(self: leadline.campaign.RealHands, *args: Any, **kwargs: Any) -> BlockResult:
+        block = kept(self, *args, **kwargs)
+        seconds, tokens = block.server_cpu_s, sum(r.tokens_out for r in block.requests)
+        wall_ms = sum(r.e2e_ms or 0.0 for r in block.requests)
+        if not seconds or not tokens or not wall_ms:
+            return block
+        scale = 1e3 * seconds / wall_ms
+        requests = tuple(msgspec.structs.replace(r, e2e_ms=scale * (r.e2e_ms or 0.0)) for r in block.requests)
+        return msgspec.structs.replace(block, output_tok_s=tokens / seconds, requests=requests)
+
+    leadline.campaign.RealHands.play = played  # type: ignore[method-assign]
+
+
 def play(settings: Settings, target: str, *, grid: bool) -> tuple[Knowledge, float]:
     """(everything known at the end, seconds)."""
     with tempfile.TemporaryDirectory(prefix="leadline-bench-") as state:
@@ -63,8 +84,14 @@ def play(settings: Settings, target: str, *, grid: bool) -> tuple[Knowledge, flo
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--by-cpu", action="store_true", help="count the server's CPU time instead of the clock (busy machine)")
+    parser.add_argument("--minutes", type=float, help="leadline's budget instead of the demo's own")
     asked = parser.parse_args()
+    if asked.by_cpu:
+        clock_by_cpu()
     target, settings = demo.prepare(narrate=True)
+    if asked.minutes:
+        settings = msgspec.structs.replace(settings, tune=msgspec.structs.replace(settings.tune, max_minutes=asked.minutes))
     wide = msgspec.structs.replace(settings, tune=msgspec.structs.replace(settings.tune, max_launches=99, max_minutes=60.0))
     outside = 0
     for turn in range(asked.repeat):
@@ -75,7 +102,8 @@ def main() -> int:
         assert mine.verdict is not None
         board = Board(grid, settings_levels(settings), mine.verdict.found)
         print(f"repetition {turn + 1}: leadline {mine.launches} launches, {runs[False][1] / 60:.1f} min", end="; ")
-        print(f"grid {grid.launches} launches, {runs[True][1] / 60:.1f} min")
+        print(f"grid {grid.launches} launches, {runs[True][1] / 60:.1f} min", flush=True)
+        print(f"  {mine.verdict.sentence}", flush=True)
         for point in mine.verdict.points:
             outside += not _level(board, point.level, point.candidate, settings.tune)
     print(f"{outside} points outside the grid's tie set")
