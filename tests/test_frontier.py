@@ -426,7 +426,12 @@ def test_a_joint_start_that_failed_prints_its_own_figures() -> None:
 
 
 def test_set_ups_that_are_not_modelled_say_so() -> None:
-    for extra, word in ((", pp_size=2", "pipeline"), (", dp_size=2", "data-parallel"), (", kv_cache_dtype='fp4_e2m1'", "KV cache")):
+    for extra, word in (
+        (", pp_size=2", "pipeline"),
+        (", dp_size=2", "data-parallel"),
+        (", kv_cache_dtype='fp4_e2m1'", "KV cache"),
+        (", enable_linear_replayssm_spec=True", "ring"),
+    ):
         log = boot_log(300_000, 48, draft_tokens=4, extra=extra)
         row = frontier.predict_frontier("sglang", "0.5.12.post1", eagle(), log=log, model_config=PURE, depths=(2,))[0]
         assert not row.exact, extra
@@ -548,6 +553,7 @@ def test_shapes_say_what_is_missing() -> None:
     assert any("dtype" in m for m in shape({**PURE, "torch_dtype": "int3"}).missing)
     assert any("precision" in m for m in shape({**PURE, "quantization_config": {"kv_cache_scheme": {"num_bits": 8}}}).missing)
     assert any("recurrent state" in m for m in shape({**PURE, "layer_types": ["linear_attention"] * 36}).missing)
+    assert any("compress_ratios" in m for m in shape({**PURE, "compress_ratios": [4, 128]}).missing)
     assert any("which layers" in m for m in shape({**PURE, "mamba_d_state": 128}).missing)
     assert any("state dtype" in m for m in shape(CONFIG, state_dtype="int4").missing)
     sparse = {"num_hidden_layers": 1, "kv_lora_rank": 512, "qk_rope_head_dim": 64, "index_head_dim": 128}
@@ -574,6 +580,9 @@ def test_sliding_windows_count_with_their_share() -> None:
     log = boot_log(400_000, 48, draft_tokens=4)
     row = frontier.predict_frontier("sglang", "0.5.12.post1", eagle(), log=log, model_config=config, depths=(6,))[0]
     assert (figures(row), row.exact) == ((48, 400_000), True)
+    newer = frontier.predict_frontier("sglang", "0.5.23", eagle(), log=log, model_config=config, depths=(6,))[0]
+    assert not newer.exact
+    assert "sliding-window pools" in newer.reason or newer.starts is None
     inputs = sglang.gather("0.5.12.post1", eagle(), log, None, config)
     assert sglang.readings(inputs)[0].service.cell_bytes == 12 * 2048 + 0.8 * 12 * 2048
 

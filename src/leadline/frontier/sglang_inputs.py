@@ -186,7 +186,12 @@ def unsized(inputs: Inputs) -> list[str]:
         found.append("data-parallel replicas divide the limit differently by release, which is not modelled")
     if (inputs.argument("kv_cache_dtype") or "auto").startswith(("fp4", "mxfp")):
         found.append("block-scaled KV cache sizes are not modelled")
+    if inputs.flag("enable_linear_replayssm_spec"):
+        found.append("the ring of --enable-linear-replayssm-spec is not sized")
     version = known(inputs.version)
+    sliding = inputs.shape is not None and inputs.shape.sliding_layers > 0
+    if sliding and (version is None or version >= release("0.5.14")):
+        found.append("from 0.5.14 sliding-window pools count the draft's layers and a token cap by rules that are not modelled")
     if version is not None and version > release(sglang_facts.NEWEST_READ):
         found.append(f"release {inputs.version} is newer than the newest read ({sglang_facts.NEWEST_READ})")
     if version is not None and version < release(sglang_facts.OLDEST):

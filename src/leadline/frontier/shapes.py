@@ -20,6 +20,10 @@ from ..records import Record
 _DTYPE_BYTES = {"float32": 4, "float": 4, "bfloat16": 2, "float16": 2, "half": 2, "fp8": 1, "fp8_e4m3": 1, "fp8_e5m2": 1, "int8": 1}
 
 
+_OTHER_CACHES = ("compress_ratios", "sparse_attention_config")
+"""Keys of models whose cache is more than attention and recurrent state (compressed or sparse attention)."""
+
+
 class Shape(Record, frozen=True):
     """The memory shape of a model on one of ``tp`` ranks."""
 
@@ -58,6 +62,7 @@ def shape(config: Mapping[str, object], *, tp: int = 1, kv_dtype: str = "auto", 
     width = _dtype_bytes(kv_dtype, text, missing)
     kinds = _layer_kinds(text, architecture, missing)
     full, sliding_bytes = _token_bytes(text, tp, width, missing)
+    missing += [f"caches described by {key!r}" for key in _OTHER_CACHES if text.get(key)]
     linear = kinds.count("linear")
     state = _state_bytes(text, tp, linear, state_dtype, missing) if linear else 0
     return Shape(
