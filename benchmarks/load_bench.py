@@ -30,7 +30,7 @@ sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "src")]
 import loadmock  # noqa: E402
 from leadline.measure import percentile  # noqa: E402
 
-SHAPES = {1: (4, 128, 10_000), 64: (192, 128, 10_000), 512: (1024, 64, 40_000), 2048: (2048, 64, 80_000)}
+SHAPES = {1: (2, 128, 10_000), 64: (192, 128, 10_000), 512: (1024, 64, 40_000), 2048: (2048, 64, 80_000)}
 """Concurrency -> requests, tokens (= chunks) a request, microseconds between chunks."""
 TTFT_US = 50_000
 TIMEOUT_S = 170
@@ -53,6 +53,8 @@ class Run:
     first_send_cpu_s: float = 0.0
     load_mb: float = 0.0
     chunks: int = 0
+    others: float = 0.0
+    """Cores that neither the client nor the server used but were busy: what else ran on the machine."""
     truth_ttft_ms: list[float] = field(default_factory=list)
     truth_gaps_ms: list[float] = field(default_factory=list)
 
@@ -190,13 +192,14 @@ def once(client: Client, mock: loadmock.Mock, concurrency: int, peers: Path) -> 
             "TRANSFORMERS_OFFLINE": "1",
             "HF_HOME": str(peers / "hf"),
         }
-        began = time.monotonic()
+        began, busy, own = time.monotonic(), _busy_s(), _used_s(mock.process.pid)
         with open(folder / "said", "wb") as said:
             child = subprocess.Popen(
                 ["taskset", "-c", "1", *argv], stdout=said, stderr=said, cwd=folder, env=environment, start_new_session=True
             )
             status, usage, peak = _watched(child)
         run.wall_s, run.cpu_s, run.peak_mb = time.monotonic() - began, usage, peak
+        run.others = max(0.0, (_busy_s() - busy - usage - (_used_s(mock.process.pid) - own)) / run.wall_s)
         if status:
             raise SystemExit(f"{client.name} at {concurrency} ended with {status}:\n" + (folder / "said").read_text()[-2000:])
         client.read(folder, run)
@@ -206,6 +209,17 @@ def once(client: Client, mock: loadmock.Mock, concurrency: int, peers: Path) -> 
         run.truth_ttft_ms = [(request.chunk_ns[0] - request.received_ns) / 1e6 for request in measured]
         run.truth_gaps_ms = [(b - a) / 1e6 for request in measured for a, b in itertools.pairwise(request.chunk_ns)]
     return run
+
+
+def _busy_s() -> float:
+    """CPU seconds that all cores together were not idle, since boot."""
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    return (sum(fields) - fields[3] - fields[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def _used_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _watched(child: subprocess.Popen[bytes]) -> tuple[int, float, float]:
@@ -246,7 +260,7 @@ def errors(run: Run) -> dict[str, float]:
 
 def table(runs: list[Run]) -> str:
     """Medians over the rounds."""
-    head = "client    c     TTFT error p50/p99 ms   ITL error p50/p99 ms    CPU ms/1k chunks  peak MB  load MB  start CPU s  failed"
+    head = "client    c     TTFT error p50/p99 ms   ITL error p50/p99 ms    CPU ms/1k chunks  peak MB  load MB  start CPU s  others  failed"
     lines = [head]
     for client in dict.fromkeys(run.client for run in runs):
         ones = [run.cpu_s for run in runs if run.client == client and run.concurrency == 1]
@@ -263,7 +277,7 @@ def table(runs: list[Run]) -> str:
                 f"{middle['itl_p50']:+8.3f}/{middle['itl_p99']:+9.3f}{mark}   "
                 + (f"{cost:8.1f}          " if concurrency > 1 else "       -          ")
                 + f"{statistics.median(run.peak_mb for run in mine):7.0f}  {statistics.median(run.load_mb for run in mine):7.1f}"
-                f"  {statistics.median(run.first_send_cpu_s for run in mine):11.3f}  {sum(run.failed for run in mine)} (n={len(mine)})"
+                f"  {statistics.median(run.first_send_cpu_s for run in mine):11.3f}  {statistics.median(run.others for run in mine):6.2f}  {sum(run.failed for run in mine)} (n={len(mine)})"
             )
     lines.append(
         "+ the client keeps one mean a request, so that its p99 is one of means; load MB and start CPU: leadline's load process alone"

@@ -310,7 +310,9 @@ def text(result: BenchResult) -> str:
         merged = max((client.merged_share for client in f.client), default=0.0)
         clocks = "/".join(sorted({client.clock for client in f.client}))
         notes.append(
-            f"{f.level.label}: tokens from {f.token_source or 'nothing'}; clock {clocks}, lag p99 {lag:.2f} ms, merged reads {merged:.1%}, "
+            f"{f.level.label}: tokens from {f.token_source or 'nothing'}; clock {clocks}, "
+            + (f"lag p99 {lag:.2f} ms, " if "user" not in clocks else "lag unknown, ")
+            + f"merged reads {merged:.1%}, "
             f"late p99 {f.late_ms_p99:.2f} ms, client CPU {sum(c.cpu_s for c in f.client):.2f} s; stopped by {f.stop or 'interruption'}"
             + (f"; INVALID: {f.invalid}" if f.invalid else "")
         )

@@ -251,6 +251,7 @@ def client_health(readings: Sequence[reducing.Reading], trace: Trace) -> ClientH
         lag_ms_p99=p99,
         merged_share=merged / reads if reads else 0.0,
         cpu_s=sum(cast(float, health["cpu_s"]) for health in trace.healths),
+        reconnects=sum(cast(int, health["reconnects"]) for health in trace.healths),
         valid=not why,
         why=why,
     )

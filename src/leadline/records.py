@@ -217,6 +217,8 @@ class ClientHealth(Record, frozen=True):
     merged_share: float = 0.0
     """Share of reads that carried more than one event."""
     cpu_s: float = 0.0
+    reconnects: int = 0
+    """Requests that went out again on a new connection, because the server had closed the kept one without a byte of answer."""
     valid: bool = True
     why: str = ""
 
