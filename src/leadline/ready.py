@@ -109,7 +109,7 @@ def refuse_foreign(supervisor: Supervisor, launch: Launch, port: int, *, must_li
     """Raise PortTaken when a process that is not part of ``launch`` listens on ``port``."""
     listeners = supervisor.listeners(port)
     for listener in listeners:
-        if not supervisor.owns(launch, listener.pid):
+        if not supervisor.owns(launch, listener.pid) and _still_foreign(supervisor, launch, port, listener.pid):
             raise PortTaken(port=port, pid=listener.pid, command=listener.command[:200])
     if must_listen and not listeners:
         raise WrongServer(
@@ -117,6 +117,11 @@ def refuse_foreign(supervisor: Supervisor, launch: Launch, port: int, *, must_li
             why="something answers but no listening process can be seen",
             fix="run leadline with the rights to see the host's sockets",
         )
+
+
+def _still_foreign(supervisor: Supervisor, launch: Launch, port: int, pid: int) -> bool:
+    """A second look: a process of ours that died between the two readings belongs to nobody for a moment, and then is gone."""
+    return any(listener.pid == pid for listener in supervisor.listeners(port)) and not supervisor.owns(launch, pid)
 
 
 def first_error(log: str) -> str:
