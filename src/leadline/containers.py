@@ -47,7 +47,7 @@ def container_image(args: Sequence[str], index: int, where: str) -> int:
     if at >= len(args) or args[at] != "run":
         raise CannotRewrite(
             where=where,
-            why=f"{args[index].rpartition('/')[2]} does not `run` a container here",
+            why=f"{program} does not `run` a container here",
             fix="let ExecStart hold `docker run … IMAGE ARGS`",
         )
     at += 1
