@@ -232,11 +232,8 @@ fresh() { n=$(($(cat count) + 1)); echo "$n" >count; echo "inv$n" >invocation; }
 case $verb in
 show)
     case $2 in
-    ActiveState) cat state ;;
-    InvocationID) cat invocation ;;
     ExecStart) echo "{ path=/x ; argv[]=/x $(cat dropins 2>/dev/null) ; ignore_errors=no }" ;;
-    MainPID) echo 7 ;;
-    *) echo ;;
+    *) echo "MainPID=7"; echo "ActiveState=$(cat state)"; echo "InvocationID=$(cat invocation)"; echo "ControlGroup=" ;;
     esac ;;
 daemon-reload) [ ! -e no-reload ] || { echo "Connection timed out" >&2; exit 1; } ;;
 stop) case $* in *timer*) rm -f timer ;; *) echo inactive >state ;; esac ;;

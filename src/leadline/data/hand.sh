@@ -19,7 +19,21 @@ umask 022
 trap '' HUP PIPE
 
 ctl() { if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi; }
-prop() { ctl show -p "$1" --value -- "$unit"; }
+
+# Sets state, invocation, group and pid from one call.
+look() {
+    state='' invocation='' group='' pid=0
+    while IFS='=' read -r key value; do
+        case $key in
+        ActiveState) state=$value ;;
+        InvocationID) invocation=$value ;;
+        ControlGroup) group=$value ;;
+        MainPID) pid=$value ;;
+        esac
+    done <<END
+$(ctl show -p ActiveState,InvocationID,ControlGroup,MainPID -- "$unit")
+END
+}
 shown() { ctl show -p ExecStart --value -- "$unit" | sed 's/ ; ignore_errors=.*//'; }
 say() { echo "<5>leadline: $unit: $*" >&2; } # <5>: systemd's mark for a notice
 
@@ -41,12 +55,12 @@ hold() {
 }
 
 left() { # process ids of the unit's cgroup
-    group=$(prop ControlGroup)
     [ -n "$group" ] && cat "/sys/fs/cgroup$group/cgroup.procs" "/sys/fs/cgroup/systemd$group/cgroup.procs" 2>/dev/null
 }
 
 arm() {
-    printf '%s\n' "$2" >"$dir/owner" && prop ActiveState >"$dir/active" && prop InvocationID >"$dir/invocation" && shown >"$dir/exec" || return 74
+    look
+    printf '%s\n' "$2" >"$dir/owner" && echo "$state" >"$dir/active" && echo "$invocation" >"$dir/invocation" && shown >"$dir/exec" || return 74
     [ -d "$folder" ] || : >"$dir/made-folder" || return 74
     : >"$dir/alive" && beat || return 74
     ctl reset-failed "$timer.service" 2>/dev/null
@@ -102,13 +116,15 @@ unkeep() { # the lasting drop-in away, or the one before it back
 }
 
 halt() {
-    case $(prop ActiveState) in
+    look
+    case $state in
     inactive | failed) ;;
     *) ctl stop --no-block -- "$unit" || return 75 ;;
     esac
     half_s=0
     while :; do
-        case $(prop ActiveState) in
+        look
+        case $state in
         inactive | failed) [ -z "$(left)" ] && return 0 ;;
         esac
         half_s=$((half_s + 1))
@@ -127,9 +143,10 @@ start() {
 up() { # wait until the unit runs; its own readiness is not awaited
     half_s=0
     while [ "$half_s" -lt 60 ]; do
-        case $(prop ActiveState) in
+        look
+        case $state in
         active) return 0 ;;
-        activating) [ "$(prop MainPID)" != 0 ] && return 0 ;;
+        activating) [ "$pid" != 0 ] && return 0 ;;
         failed) return 75 ;;
         esac
         half_s=$((half_s + 1))
@@ -142,8 +159,10 @@ restore() {
     [ ! -e "$dir/kept" ] || unkeep
     drop
     if [ -e "$dir/put" ] || [ -e "$dir/undo" ]; then ctl daemon-reload || return 75; fi
-    was=$(cat "$dir/active")
-    if [ "$(prop InvocationID)" != "$(cat "$dir/invocation")" ] || [ "$(prop ActiveState)" != "$was" ] || [ -e "$dir/undo" ]; then
+    read -r was <"$dir/active"
+    read -r before <"$dir/invocation"
+    look
+    if [ "$invocation" != "$before" ] || [ "$state" != "$was" ] || [ -e "$dir/undo" ]; then
         halt || return 75
         case $was in
         active | activating | reloading | deactivating) start && up || return 75 ;;
