@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from leadline.cli import app
-from leadline.errors import ConfigError, NotAnEngine
+from leadline.errors import ConfigError, NotAnEngine, Unsupported
 from leadline.inspection import Inspection, Texts, fits, inspect, of
 from leadline.records import Candidate, Capacity, FrontierRow
 
@@ -99,6 +99,11 @@ def test_the_published_rows_through_the_command_line(tmp_path: Path) -> None:
     got = {d: (table[d]["max_running_requests"], table[d]["max_total_num_tokens"]) for d in range(1, 8)}
     assert got == {1: (30, 533507), 2: (26, 455357), 3: (21, 377207), 4: (17, 295931), 5: (12, 217781), 6: (7, 139631), 7: (3, 61481)}
     assert [table[d]["starts"] for d in (8, 9, 10)] == [False] * 3
+    noted = shown(*words, "--noted", "1:455357/26", "--noted", "3:377,207/21", "--noted", "4:295931")["noted"]
+    assert isinstance(noted, list)
+    assert [(row["depth"], row["behaves_like"]) for row in noted] == [(1, 2), (3, 3), (4, 4)]
+    people = CliRunner().invoke(app, [*words, "--noted", "1:455357/26"])
+    assert "depth 1: 455,357 tokens are what 2 steps hold; the label is off by 1" in people.stdout
     assert "--max-running-requests 19 starts it: 19 running requests and 349,073 tokens" in str(table[10]["remedy"])
 
 
@@ -159,6 +164,13 @@ def test_files_that_cannot_be_read_are_named(tmp_path: Path) -> None:
         result = CliRunner().invoke(app, ["inspect", *words])
         assert isinstance(result.exception, ConfigError)
         assert name in result.exception.message
+
+
+def test_noted_rows_that_cannot_be_used() -> None:
+    wrong = CliRunner().invoke(app, [*files("k1"), "--noted", "three"])
+    assert isinstance(wrong.exception, ConfigError)
+    other = CliRunner().invoke(app, ["inspect", "--server-log", str(VLLM / "k3/server.log"), "--noted", "3:1"])
+    assert isinstance(other.exception, Unsupported)
 
 
 def test_requests_that_fit() -> None:

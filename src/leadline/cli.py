@@ -192,6 +192,7 @@ def inspect(
     engine: Annotated[str, typer.Option(help="sglang or vllm, where nothing else tells")] = "",
     version: Annotated[str | None, typer.Option(help="the engine's release, where nothing else tells")] = None,
     depths: Annotated[str | None, typer.Option(help="depths to show without a target, for example 0,1,2,3,5,8,10")] = None,
+    noted: Annotated[list[str] | None, typer.Option(help="a row of a table, DEPTH:TOKENS/RUNNING, to hold against it (repeatable)")] = None,
     tokens_in: Annotated[int, typer.Option(min=1, help="prompt tokens of a request, for the column of requests that fit")] = 4096,
     tokens_out: Annotated[int, typer.Option(min=1, help="output tokens of a request")] = 1024,
     config: ConfigOpt = None,
@@ -199,7 +200,8 @@ def inspect(
 ) -> None:
     """Look at a service: engine, version, knobs, capacity now, and what other depths would hold. Touches nothing."""
     from . import inspecting, verbs
-    from .inspection import DEPTHS, Texts, inspect, of
+    from .inspection import DEPTHS, Texts, noted_row, of
+    from .inspection import inspect as look
 
     if target is None:
         given = Texts(
@@ -212,7 +214,7 @@ def inspect(
             model_config=json_of(model_config, "--model-config"),
             draft_config=json_of(draft_config, "--draft-config"),
         )
-        found = inspect(given, numbers(depths, "--depths") or DEPTHS)
+        found = look(given, numbers(depths, "--depths") or DEPTHS, [noted_row(row) for row in noted or ()])
         if as_json:
             emit(found.json())
         else:

@@ -5,13 +5,14 @@ Pure: the command, the log, the endpoints' JSON and the model's config come in a
 
 from __future__ import annotations
 
+import re
 import shlex
 import textwrap
 from collections.abc import Mapping, Sequence
 
 from . import execstart, frontier
 from .engines import Parsed, named, recognise, sglang_log, vllm_log
-from .errors import NotAnEngine
+from .errors import ConfigError, NotAnEngine, Unsupported
 from .frontier import sglang, vllm
 from .records import OFF, Candidate, Capacity, FrontierRow, Record
 
@@ -43,10 +44,12 @@ class Inspection(Record, frozen=True):
     """What can and what cannot be known from the start that was seen."""
     notes: tuple[str, ...] = ()
     """Traps in the command line."""
+    labels: tuple[sglang.Label, ...] = ()
+    """Figures noted elsewhere, each with the depth whose figures they are."""
 
     def json(self) -> dict[str, object]:
         """The shape that ``leadline inspect --json`` prints: one row a depth of the method that is configured."""
-        return {
+        shape: dict[str, object] = {
             "engine": self.engine,
             "version": self.version,
             "now": {
@@ -68,6 +71,12 @@ class Inspection(Record, frozen=True):
                 for row in self._depths()
             ],
         }
+        if self.labels:
+            shape["noted"] = [
+                {"depth": n.depth, "max_running_requests": n.running, "max_total_num_tokens": n.tokens, "behaves_like": n.behaves_like}
+                for n in self.labels
+            ]
+        return shape
 
     def _depths(self) -> tuple[FrontierRow, ...]:
         """Speculation off and the depths of one method, nothing else pinned: one row a depth, shallow to deep."""
@@ -90,7 +99,7 @@ class Inspection(Record, frozen=True):
         lines = [head, now, "", f"{'':{self._label}}  starts  running    tokens  fit {tokens_in}+{tokens_out}  known"]
         for row in self.rows:
             lines += self._lines(row, tokens_in, tokens_out, width)
-        for sentence in (*self.said, *self.notes):
+        for sentence in (*(label.text for label in self.labels), *self.said, *self.notes):
             lines += ["", *textwrap.wrap(sentence, width)]
         return "\n".join(lines) + "\n"
 
@@ -135,8 +144,8 @@ def of(engine: str, version: str | None, found: Candidate, now: Capacity, rows: 
     return Inspection(engine=engine, version=version, found=found, now=now, rows=tuple(rows))
 
 
-def inspect(texts: Texts, depths: Sequence[int] = DEPTHS) -> Inspection:
-    """Inspect a service by its texts. Raises :class:`~leadline.errors.NotAnEngine` when nothing tells the engine."""
+def inspect(texts: Texts, depths: Sequence[int] = DEPTHS, noted: Sequence[tuple[int, int, int | None]] = ()) -> Inspection:
+    """Inspect a service by its texts; ``noted`` are rows (depth, tokens, running) of a table to hold against it. Raises :class:`~leadline.errors.NotAnEngine` when nothing tells the engine."""
     parsed = _parsed(texts)
     info = texts.server_info or {}
     version = texts.version or (str(info["version"]) if "version" in info else None) or _logged_version(texts) or parsed.version
@@ -162,7 +171,31 @@ def inspect(texts: Texts, depths: Sequence[int] = DEPTHS) -> Inspection:
         rows=rows,
         said=(*_said(texts, parsed, version), *_unlike(parsed.candidate, rows)),
         notes=parsed.notes,
+        labels=_labels(texts, parsed, version, noted),
     )
+
+
+def noted_row(text: str) -> tuple[int, int, int | None]:
+    """``DEPTH:TOKENS`` or ``DEPTH:TOKENS/RUNNING``. Raises ConfigError.
+
+    >>> noted_row("3:377207/21")
+    (3, 377207, 21)
+    """
+    found = re.fullmatch(r"(\d+):([\d,_]+)(?:/(\d+))?", text.strip())
+    if found is None:
+        raise ConfigError(
+            place="--noted", what=f"{text!r} is no noted row", fix="write DEPTH:TOKENS/RUNNING, for example --noted 3:377207/21"
+        )
+    return int(found[1]), int(found[2].replace(",", "").replace("_", "")), int(found[3]) if found[3] else None
+
+
+def _labels(texts: Texts, parsed: Parsed, version: str | None, noted: Sequence[tuple[int, int, int | None]]) -> tuple[sglang.Label, ...]:
+    if not noted:
+        return ()
+    if parsed.engine != "sglang":
+        raise Unsupported(what="--noted", where=f"for {parsed.engine}", fix="leave it out: its capacity does not tell the depth")
+    inputs = sglang.gather(version, parsed, texts.log, texts.server_info, texts.model_config)
+    return sglang.check_labels(sglang.readings(inputs), noted)
 
 
 def _said(texts: Texts, parsed: Parsed, version: str | None) -> tuple[str, ...]:
