@@ -6,6 +6,7 @@ Everything goes to standard error; standard output belongs to the result.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from types import TracebackType
 
 from rich.console import Console
@@ -72,6 +73,12 @@ class Narrator:
             return f"{clock} {progress.candidate.label}: {progress.level.label}, block {progress.block} of {progress.blocks}"
         who = f" {progress.candidate.label}" if progress.candidate is not None and progress.phase == "start" else ""
         return f"{clock} {progress.phase}{who}: {progress.message}"
+
+    def note(self, notes: Sequence[str]) -> None:
+        """Traps that the adapter saw in the service's arguments, before the plan."""
+        if not self._quiet:
+            for text in notes:
+                console.print(f"note: {text}", markup=False, soft_wrap=True)
 
     def ask(self, launches: tuple[PlannedLaunch, ...], known: Knowledge, *, yes: bool, change: str) -> None:
         """Print the plan (and ``change``, what it writes on the host first) and get consent. Raises :class:`~leadline.errors.Refused`."""

@@ -70,6 +70,7 @@ def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool
             show=narrator.show,
             confirm=lambda launches, known: narrator.ask(launches, known, yes=yes, change=change_on_host(opened, launches)),
         )
+        narrator.note(opened.parsed.notes)
         try:
             campaign.run()
         finally:
