@@ -114,6 +114,9 @@ def test_the_log_itself_tells_the_regime() -> None:
         name: figures(row) for name, row in rows("k1").items()
     }
     assert all(row.exact for row in rows("k1", version=None).values())
+    assert {name: figures(row) for name, row in rows("k0", version=None).items()} == {
+        name: figures(row) for name, row in rows("k0").items()
+    }
     wrong = rows("k1", version="0.5.17")["NEXTN 3"]
     assert (wrong.starts, figures(wrong)) == (None, (None, None))
     assert "fit no formula" in wrong.reason

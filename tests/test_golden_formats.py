@@ -55,6 +55,15 @@ def test_sglang_boot_lines(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", SGLANG)
+def test_the_log_narrows_the_release(version: str) -> None:
+    log, _ = sample("sglang", version)
+    kept = sglang_facts.eras(log)
+    mine = max((era for era in sglang_facts.ERAS if release(era) <= release(version)), key=release)
+    assert mine in kept
+    assert len(kept) < len(sglang_facts.ERAS)
+
+
+@pytest.mark.parametrize("version", SGLANG)
 def test_sglang_decode_lines(version: str) -> None:
     log, want = sample("sglang", version)
     (line,) = decodes(log)
@@ -85,6 +94,11 @@ def test_sglang_frontier_from_one_boot(version: str, known: bool) -> None:
             tokens = row.capacity.max_total_num_tokens
             assert row.capacity.max_running_requests == figures[0]
             assert tokens in ((figures[1],) if row.exact else (figures[1], figures[1] - 1))
+
+
+def test_nothing_in_a_log_leaves_every_release_open() -> None:
+    assert sglang_facts.eras("") == sglang_facts.ERAS
+    assert sglang_facts.eras("KV Cache is allocated. #tokens: 1, Memory baseline taken") == sglang_facts.ERAS  # two releases in one text
 
 
 @pytest.mark.parametrize("version", VLLM_RELEASES)

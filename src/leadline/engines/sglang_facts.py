@@ -150,3 +150,33 @@ ADAPTIVE_TABLE: list[tuple[str, str]] = [
     ("0.5.20", '{"1":[1,3,5,7],"8":[0,1,3],"32":[0,1],"64":[0]}'),
 ]
 """The engine's own table of candidate steps by batch size, by release."""
+
+LOG_MARKS: list[tuple[str, str, str]] = [
+    ("speculative_ngram_branch_length", "", "0.5.10"),
+    ("speculative_adaptive=", "0.5.11", ""),
+    ("'speculative_adaptive'", "0.5.11", ""),
+    ("speculative_draft_window_size", "0.5.12", ""),
+    ("KV Cache is allocated. #tokens", "", "0.5.13"),
+    ("KV Cache is allocated. dtype:", "0.5.13", ""),
+    ("Capture target verify CUDA graph begin", "0.5.14", ""),
+    ("mamba_radix_cache_strategy", "0.5.14", ""),
+    ("max_running_requests is capped to", "0.5.17", ""),
+    ("Init torch distributed ends", "", "0.5.21"),
+    ("Memory baseline taken", "0.5.21", ""),
+]
+"""Texts of a log that tell its release: (text, first release that prints it, first release that no longer does)."""
+
+ERAS = ("0.5.9", "0.5.10", "0.5.11", "0.5.13", "0.5.14", "0.5.17", "0.5.19")
+"""First release of every set of planning rules."""
+
+
+def eras(log: str) -> tuple[str, ...]:
+    """The sets of rules (by first release) that a log of unknown release may have been printed under."""
+    low = max((release(first) for mark, first, _ in LOG_MARKS if first and mark in log), default=release("0.0.0"))
+    high = min((release(before) for mark, _, before in LOG_MARKS if before and mark in log), default=release("99.0.0"))
+    kept = []
+    for i, first in enumerate(ERAS):
+        end = release(ERAS[i + 1]) if i + 1 < len(ERAS) else release("99.0.0")
+        if release(first) < high and end > low:
+            kept.append(first)
+    return tuple(kept) or ERAS

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 from ..records import Record
 from . import Loading
+from .sglang_facts import eras
 
 GB = 1 << 30
 """SGLang prints GiB and writes GB."""
@@ -69,6 +70,8 @@ class Boot(Record, frozen=True):
     error: str = ""
     """First exception of a scheduler (its last line), if there was one."""
     ready: bool = False
+    eras: tuple[str, ...] = ()
+    """First releases of the sets of rules under which this may have been printed (``sglang_facts.ERAS``)."""
 
     def argument(self, name: str) -> str | None:
         """A resolved argument; ``None`` where absent or printed as None."""
@@ -149,6 +152,7 @@ def _boot(lines: list[str]) -> Boot:
         pool_error=next((line for line in lines if any(key in line for key in _POOL_ERRORS)), ""),
         error=_first_error(lines),
         ready="The server is fired up and ready to roll" in text,
+        eras=eras(text),
     )
 
 

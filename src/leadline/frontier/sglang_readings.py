@@ -17,8 +17,6 @@ SIZE_ERROR = 0.005
 """Relative error allowed for sizes divided out of the log's rounded figures."""
 SLACK_UNSEEN_BYTES = GIB // 8
 """How far the budget may lie below what the rounded memory lines give (communicators, allocator blocks; 0.055 GiB on one H200)."""
-_UNKNOWN_RELEASE = ("0.5.9", "0.5.12.post1", "0.5.13", "0.5.14", "0.5.17", "0.5.19")
-"""One release of every set of rules, for a service whose version nobody tells."""
 
 
 class Reading(Record, frozen=True):
@@ -59,7 +57,7 @@ def _services(inputs: Inputs) -> list[tuple[str, Service]]:
     if form is None:
         return []
     version = known(inputs.version)
-    versions = [version] if version else [release(v) for v in _UNKNOWN_RELEASE]
+    versions = [version] if version else [release(v) for v in inputs.boot.eras or sglang_facts.ERAS]
     result: list[tuple[str, Service]] = []
     for ver in versions:
         for drafted, on in itertools.product(_draft_layers(inputs, ver), _slots_on(inputs, ver)):
