@@ -26,8 +26,9 @@ S=
 if [ -z "$scope" ] && [ "$(id -u)" != 0 ] && sudo -n true 2>/dev/null; then S='sudo -n'; fi
 layer() { printf '\n%s%s\n' '@@leadline-layer:' "$1"; }
 layer 'systemctl show'
-systemctl $scope show --no-pager -- "$unit"
-[ -n "$group" ] || group=$(systemctl $scope show -p ControlGroup --value -- "$unit")
+show=$(systemctl $scope show --no-pager -- "$unit" 2>&1)
+printf '%s\n' "$show"
+[ -n "$group" ] || group=$(printf '%s\n' "$show" | sed -n 's/^ControlGroup=//p')
 layer 'unit file'
 systemctl $scope cat --no-pager -- "$unit" 2>&1
 layer journal
@@ -37,13 +38,14 @@ else
   $S journalctl $scope --no-pager -o short-iso -n 4000 -u "$unit" 2>&1
 fi
 layer kernel
-kernel=$($S journalctl --no-pager -k -o short-iso -n 1500 2>&1)
+kernel=$($S journalctl --no-pager -k -o short-iso -n 1000 2>&1)
 case $kernel in ''|*'No entries'*) kernel=$($S dmesg -T 2>&1 | tail -n 1500) ;; esac
 printf '%s\n' "$kernel"
 layer cgroup
 [ -z "$group" ] || grep -H . "/sys/fs/cgroup$group/memory.events" "/sys/fs/cgroup$group/memory.max" "/sys/fs/cgroup$group/memory.current" 2>/dev/null
 layer sockets
-$S ss -Hltnp 2>&1
+sockets=$($S ss -Hltnp 2>&1)
+printf '%s\n' "$sockets"
 layer gpu
 if command -v nvidia-smi >/dev/null; then
   timeout 2 nvidia-smi --query-gpu=index,name,memory.used,memory.total,ecc.errors.uncorrected.volatile.total --format=csv,noheader 2>&1
@@ -60,7 +62,7 @@ layer memory
 head -n 5 /proc/meminfo
 layer http
 if [ -n "${pids:-}" ] && command -v curl >/dev/null; then
-  for port in $($S ss -Hltnp 2>/dev/null | grep -E "pid=($(printf %s "${pids%,}" | tr ',' '|'))[,)]" | awk '{n=split($4,a,":"); print a[n]}' | sort -un | head -n 3); do
+  for port in $(printf '%s\n' "$sockets" | grep -E "pid=($(printf %s "${pids%,}" | tr ',' '|'))[,)]" | awk '{n=split($4,a,":"); print a[n]}' | sort -un | head -n 3); do
     code=$(curl -s -o /dev/null -m 1 -w '%{http_code}' "http://127.0.0.1:$port/health" 2>/dev/null)
     echo "GET http://127.0.0.1:$port/health -> ${code:-000}"
   done

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from ..records import Finding
 from . import kernel, life, performance, remedies, supervision
-from .lines import FACT, SYSTEMD, Line
+from .lines import ENGINE, FACT, SYSTEMD, Line
 from .quoting import quotes
 from .reading import Reading, Sign, before
 
@@ -195,7 +195,8 @@ def _own_kill(case: Case, kill: kernel.OomKill) -> bool | None:
 
 def _host_oom(case: Case) -> Finding | None:
     reading = case.reading
-    said = reading.events_of("oom")
+    known = case.first is not None and case.first.rule.known
+    said = [event for event in reading.events_of("oom") if event.line.index >= case.run.first or not (known or case.stop)]
     if reading.prop("Result") == "oom-kill":
         said = [*said, supervision.Event(kind="oom", line=reading.props["Result"][1])]
     counter = _moved_counter(reading)
@@ -203,6 +204,7 @@ def _host_oom(case: Case) -> Finding | None:
     own = [kill for kill in kills if _own_kill(case, kill) is True]
     if own or said or counter:
         shown: list[Line] = []
+        own.reverse()
         for kill in own[:1]:
             shown += [kill.line, *kill.also]
         shown += [event.line for event in said[:1]] + ([counter] if counter and not shown else [])
@@ -213,7 +215,7 @@ def _host_oom(case: Case) -> Finding | None:
         remedy = _host_remedy(case, limit)
         return Finding(
             id="kernel.oom_own", cls="memory.host_oom_kill", failure=True, summary=f"the kernel's OOM killer took {victim}{size}: {where}",
-            quotes=quotes(shown), confidence="certain" if own or reading.events_of("oom") else "likely", remedy=remedy,
+            quotes=quotes(shown), confidence="certain" if own or said else "likely", remedy=remedy,
             confirm="the kernel log names the victim and its cgroup; Result=signal neither proves nor excludes it", doomed=None,
         )  # fmt: skip
     return None
@@ -246,16 +248,25 @@ def _moved_counter(reading: Reading) -> Line | None:
 
 
 def _in_time(case: Case, line: Line) -> bool:
-    """A kernel event long before the run began belongs to an earlier life."""
-    start = next((mark.line for mark in case.run.marks if mark.line.time_s is not None), None)
-    if start is None or line.time_s is None or start.clock != line.clock or start.clock not in ("wall", "epoch"):
+    """A kernel event long before the run began belongs to an earlier life (two minutes of grace: clocks and buffers differ)."""
+    if line.time_s is None or line.clock not in ("wall", "epoch"):
         return True
-    return line.time_s >= (start.time_s or 0) - 120 or len(case.reading.runs) > 1
+    times = [
+        other.time_s
+        for other in case.reading.telling
+        if other.channel in (ENGINE, SYSTEMD) and other.clock == line.clock and other.time_s is not None and other.index >= case.run.first
+    ]
+    return not times or line.time_s >= min(times) - 120
 
 
 def _other_oom(case: Case) -> Finding | None:
-    kills = [kill for kill in case.reading.kills if _own_kill(case, kill) is False]
-    if not kills:
+    kills = [kill for kill in case.reading.kills if _own_kill(case, kill) is False and _in_time(case, kill.line)]
+    unhealthy = any("unhealthy" in line.text for line in case.reading.telling if line.channel == FACT)
+    suffers = unhealthy or bool(case.causes or case.fallouts) or "failing" in case.symptom
+    own_exit = case.reading.prop("ExecMainStatus") not in ("", "0") or any(
+        e.line.channel == SYSTEMD for e in case.reading.events_of("exit")
+    )
+    if not kills or not suffers or own_exit:
         return None
     kill = kills[0]
     container = re.search(r"(?:docker|cri-containerd|crio|libpod)-([0-9a-f]{6,64})", kill.cgroup)
@@ -811,7 +822,7 @@ def _failures(case: Case) -> list[Finding]:
     if cause is not None and all(f.cls != cause.cls for f in found):
         found.append(cause)
     if not found:
-        for judge in (_watchdog, _stalled, _silent, _other_oom, _shm_full, _died_natively, _loop):
+        for judge in (_watchdog, _other_oom, _stalled, _silent, _shm_full, _died_natively, _loop):
             finding = judge(case)
             if finding is not None:
                 found.append(finding)
