@@ -29,6 +29,8 @@ class Line(msgspec.Struct):
     stream: str = ""
     """Which process wrote it (container, process tag, rank), empty when the line does not say."""
     ident: str = ""
+    form: str = ""
+    """The logger's own prefix (``sglang``, ``vllm``, ...), empty for a line without one: it continues what was said before."""
     level: str = ""
     time_s: float | None = None
     clock: str = ""
@@ -52,7 +54,7 @@ _PREFIXES: tuple[tuple[str, re.Pattern[str]], ...] = (
         "journal",
         re.compile(
             r"^(?:(?P<mon>[A-Z][a-z]{2}) (?P<day>[ \d]\d) (?P<hms>\d\d:\d\d:\d\d)(?:\.\d+)?|(?P<iso>\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|[+-]\d\d:?\d\d)?))"
-            r" (?P<host>[\w.-]+) (?P<ident>[^\s:\[\]]+)(?:\[(?P<pid>\d+)\])?: ?"
+            r" (?P<host>[\w.-]+) (?:(?P<ident>[^\s:\[\]]+)\[(?P<pid>\d+)\]|(?P<kernel>kernel)): ?"
         ),
     ),
     ("iso", re.compile(r"^(?P<iso>\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\s+")),
@@ -240,13 +242,18 @@ def _strip(line: Line) -> None:
             return
 
 
+_LOGGERS = {"sglang", "vllmproc", "vllm", "llama", "rank", "glog", "glogplain", "trt", "trtmod", "uvicorn", "pylog"}
+
+
 def _take(line: Line, name: str, match: re.Match[str]) -> None:
     fields = match.groupdict()
     stream = (fields.get("stream") or "").strip()
+    if name in _LOGGERS:
+        line.form = line.form or name
     if stream:
         line.stream = f"{line.stream}/{stream}" if line.stream else stream
-    if fields.get("ident"):
-        line.ident = str(fields["ident"])
+    if fields.get("ident") or fields.get("kernel"):
+        line.ident = fields.get("ident") or "kernel"
         line.channel = _by_ident(line.ident, ENGINE)
         if line.channel == ENGINE and fields.get("pid"):
             line.stream = f"{line.ident}[{fields['pid']}]"
@@ -265,7 +272,7 @@ def parse(sources: Sequence[Source]) -> list[Line]:
         unitish = _looks_like_unit(source)
         kind = source.name.partition(":")[0]
         default = UNIT if unitish else ENGINE if kind in ("log", "stdin", "text") else channel_of(kind, "")
-        carried = ""
+        carried: dict[str, str] = {}
         for section, raw, number in split_sections(source):
             raw = _CONTROL.sub("", _ANSI.sub("", raw.rstrip("\r"))) if raw.isprintable() is False else raw
             channel = default if section == source.name else channel_of(section, "")
@@ -290,11 +297,12 @@ def parse(sources: Sequence[Source]) -> list[Line]:
                 line.channel = _by_content(line.text)
             if line.channel == ENGINE and _KERNEL_TEXT.match(line.text):
                 line.channel = KERNEL
-            # the body of a traceback carries no prefix: it belongs to the process whose header opened it
-            if line.stream:
-                carried = line.stream if "Traceback" in line.text or "exception" in line.text else ""
-            elif carried:
-                line.stream = carried
+            # the body of a traceback carries no logger's prefix: it belongs to the process whose header opened it
+            base = line.stream.partition("/")[0] if line.ident or "/" in line.stream or not line.form else ""
+            if line.form:
+                carried[base] = line.stream if "Traceback" in line.text or "exception" in line.text else ""
+            elif carried.get(base):
+                line.stream = carried[base]
             lines.append(line)
     return lines
 
