@@ -15,7 +15,6 @@ BANDS = {
     errors.PortTaken: (30, 39),
     errors.JournalDamaged: (40, 49),
     errors.MeasurementInvalid: (50, 59),
-    errors.FailureFound: (60, 69),
 }
 
 

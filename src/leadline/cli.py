@@ -26,7 +26,7 @@ app = typer.Typer(
     help="Find how deep an LLM inference service can speculate before it runs aground, and leave it at the best point that holds.",
     epilog="TARGET is ssh://[user@]host[:port]/NAME.service, systemd:NAME.service, systemd-user:NAME.service, process:COMMAND "
     "(all that follows belongs to the command), or, for bench and doctor, an http(s):// URL. "
-    "Exit codes: 0 done, 2 usage, 10-19 input, 20-29 host, 30-39 service, 40-49 journal, 50-59 measuring, 60 failure found, 61 cause unknown.",
+    "Exit codes: 0 done, 2 usage, 10-19 input, 20-29 host, 30-39 service, 40-49 journal, 50-59 measuring; doctor: 0 nothing failed, 1 failed, 2 unknown.",
 )
 
 TargetArg = Annotated[str, typer.Argument(metavar="TARGET", help="the service, see below")]
@@ -333,6 +333,23 @@ def bench(
         emit({"result": result, "figures": [benching.figures(done) for done in result.levels], "compared": compared})
     else:
         sys.stdout.write(benching.text(result) + benching.comparison_text(compared))
+
+
+@app.command(epilog="Example: leadline doctor ssh://ops@gpu1/llm.service, or: leadline doctor --log server.log --json")
+def doctor(
+    target: Annotated[str | None, typer.Argument(metavar="[TARGET]", help="the service, see `leadline --help`; or hand over files")] = None,
+    log: Annotated[
+        list[str] | None, typer.Option("--log", help="a server log, journal, `systemctl show` output, ... (repeatable; - = stdin)")
+    ] = None,
+    symptom: Annotated[str, typer.Option(help="what you see, in your words: some questions cannot be decided without it")] = "",
+    as_json: JsonFlag = False,
+) -> None:
+    """Why it is down, with evidence, or that it is well. Touches nothing. Exit status: 0 nothing failed, 1 failed, 2 unknown."""
+    from . import doctor as consultation
+
+    findings = consultation.examine(target, log or (), symptom=symptom)
+    sys.stdout.write(consultation.as_json(findings) + "\n" if as_json else consultation.as_text(findings))
+    sys.exit(consultation.exit_status(findings))
 
 
 @app.command(epilog="Example: leadline watch")

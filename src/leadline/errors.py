@@ -4,14 +4,14 @@ A class's docstring is the message template (``{name}`` fields are filled from t
 the process's exit status, ``remedy`` says what to do next.  The stable id of an error is its class name.  Bands:
 
 ====== =======================================================================
-0      done; "change nothing" is a verdict and ends with 0
+0      done; "change nothing" is a verdict and ends with 0; doctor: nothing failed
+1, 2   doctor only: a failure was found (1), the evidence does not decide (2)
 2      the command line itself could not be read
 10-19  what was asked for cannot be understood or is not possible
 20-29  the host: reaching it, rights on it, what stands on it
 30-39  the service: it does not start, does not answer, or is not ours
 40-49  the campaign's own memory: journal, lock, disk
 50-59  measuring
-60-69  doctor: a failure was found (60) or its cause is unknown (61)
 70     a defect in leadline
 130    interrupted (the service was restored first)
 ====== =======================================================================
@@ -311,23 +311,6 @@ class ClientBottleneck(LeadlineError):
 
     exit_code = 51
     remedy = "give the client a core of its own, or lower the level"
-
-
-# -- 60-69: doctor -----------------------------------------------------------------------------------------------------
-
-
-class FailureFound(LeadlineError):
-    """{summary}."""
-
-    exit_code = 60
-    remedy = "{fix}"
-
-
-class CauseUnknown(LeadlineError):
-    """{summary}."""
-
-    exit_code = 61
-    remedy = "{fix}"
 
 
 class Interrupted(LeadlineError):

@@ -109,7 +109,19 @@ def _inactive(reading: Reading, wanted: set[str]) -> Finding | None:
             confidence="certain",
             remedy=remedy,
         )
-    silent = reading.settings.asked and len(served) >= 2 and reading.engine in ("sglang", "llamacpp")
+    asked = reading.settings
+    if (
+        asked.untyped is not None
+        and asked.draft_loaded
+        and serving is not None
+        and any("common_speculative_init_result" in line.text for line in reading.telling)
+    ):
+        lines = [asked.untyped, *([asked.line] if asked.line else []), serving]
+        return _finding(
+            "speculation.inactive_untyped", "config.speculation_inactive",
+            "a draft model is loaded and no --spec-type says how to use it: this build does not draft then", lines, remedy="add --spec-type draft-simple", confirm="`/slots` says speculative: false",
+        )  # fmt: skip
+    silent = reading.settings.asked and len(served) >= (1 if asked.draft_loaded else 2) and reading.engine in ("sglang", "llamacpp")
     if reading.engine == "vllm" and reading.settings.asked and len(served) >= 2 and "inactive" in wanted:
         silent = True
     if silent and reading.settings.line is not None:

@@ -109,6 +109,10 @@ class Settings(msgspec.Struct):
     asked: bool = False
     """Speculation was asked for somewhere (arguments, command line)."""
     line: Line | None = None
+    draft_loaded: bool = False
+    """llama.cpp loaded a draft model (which does not mean that it drafts)."""
+    untyped: Line | None = None
+    """A llama.cpp command with a draft model and no ``--spec-type``."""
 
 
 _ARG = {
@@ -148,7 +152,11 @@ def settings(lines: Sequence[Line]) -> Settings:
         if "max_running_requests=" in text and text.startswith("max_total_num_tokens="):
             value = re.search(r"max_running_requests=(\d+)", text)
             found.max_running = int(value.group(1)) if value else found.max_running
-        spec = _LLAMA_SPEC.search(line.raw) if "llama" in line.raw or line.raw.startswith("cmd") else None
+        if "loading draft model" in text:
+            found.asked, found.line, found.draft_loaded = True, line, True
+        if "-md " in line.raw and "--spec-type" not in line.raw and "llama" in line.raw:
+            found.untyped = line
+        spec = None if found.draft_loaded else _LLAMA_SPEC.search(line.raw) if "llama" in line.raw or line.raw.startswith("cmd") else None
         if spec and spec.group(1) != "none":
             found.asked, found.line = True, line
     return found

@@ -154,7 +154,12 @@ def _earliest(signs: Sequence[Sign]) -> Sign | None:
     if first is None or first.line.time_s is None:
         return first
     for sign in signs:
-        same_clock = sign.line.clock == first.line.clock and sign.line.form == first.line.form and sign.line.time_s is not None and first.line.time_s is not None
+        same_clock = (
+            sign.line.clock == first.line.clock
+            and sign.line.form == first.line.form
+            and sign.line.time_s is not None
+            and first.line.time_s is not None
+        )
         if same_clock and sign.line.stream != first.line.stream and sign.line.time_s < first.line.time_s - 0.5:  # type: ignore[operator]
             first = sign
     return first
