@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from leadline import doctor, logs
 from leadline.diagnose import diagnose
-from leadline.errors import BadTarget, ConfigError
+from leadline.errors import BadTarget, ConfigError, HostCommandFailed
 from leadline.mask import HIDDEN, mask
 from leadline.records import Candidate, Evidence, Exit, Source
 from leadline.target import Completed
@@ -153,7 +153,7 @@ def test_one_round_trip_gathers_every_layer_and_masks_secrets() -> None:
     assert HIDDEN in evidence.get("systemctl show")
     assert "hf_abc" not in evidence.get("systemctl show")
     assert "may not read the journal" in evidence.get("journal")
-    with pytest.raises(Exception, match="evidence script"):
+    with pytest.raises(HostCommandFailed, match="ended with 3"):
         gather(ScriptedHost(""), "a.service", scope=(), env=(), invocation="", group="", exit_=None)  # type: ignore[arg-type]
     assert split("nothing of ours") == ()
 
