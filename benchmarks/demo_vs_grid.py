@@ -86,13 +86,17 @@ def main() -> int:
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--by-cpu", action="store_true", help="count the server's CPU time instead of the clock (busy machine)")
     parser.add_argument("--minutes", type=float, help="leadline's budget instead of the demo's own")
+    parser.add_argument("--grid-blocks", type=int, help="blocks of every grid cell (default: as many as leadline explores with)")
     asked = parser.parse_args()
     if asked.by_cpu:
         clock_by_cpu()
     target, settings = demo.prepare(narrate=True)
     if asked.minutes:
         settings = msgspec.structs.replace(settings, tune=msgspec.structs.replace(settings.tune, max_minutes=asked.minutes))
-    wide = msgspec.structs.replace(settings, tune=msgspec.structs.replace(settings.tune, max_launches=99, max_minutes=60.0))
+    grid_measure = msgspec.structs.replace(settings.measure, explore_blocks=asked.grid_blocks or settings.measure.explore_blocks)
+    wide = msgspec.structs.replace(
+        settings, measure=grid_measure, tune=msgspec.structs.replace(settings.tune, max_launches=99, max_minutes=60.0)
+    )
     outside = 0
     for turn in range(asked.repeat):
         # the order changes, so that a machine that warms up favours neither
