@@ -11,7 +11,7 @@ import pytest
 from leadline import objective, schedule, search, space
 from leadline.compare import Board
 from leadline.config import Measure, Tune
-from leadline.decide import next_launch
+from leadline.decide import next_launch, plan
 from leadline.engines import Axis
 from leadline.errors import ConfigError
 from leadline.recommend import recommend
@@ -387,6 +387,15 @@ def test_labels_are_read_as_candidates() -> None:
     assert space.parse("ngram-simple 12", axes) == Candidate(algorithm="ngram-simple", depth=12, settings=(("ngram_n", "4"),))
     with pytest.raises(ValueError, match="write 'off'"):
         space.parse("deeper")
+
+
+def test_a_wish_that_names_no_candidate_is_refused_before_anything_is_touched() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    with pytest.raises(ConfigError) as error:
+        plan(Player(at, QUIET, 0).knowledge, at.axes, Tune(ask=("deeper",)), Measure(), at.levels, OFF)
+    assert error.value.exit_code == 10
+    assert "'deeper' is no candidate" in error.value.message
+    assert "EAGLE 10" in error.value.next
 
 
 def test_the_middle_depth() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from .config import Tune
 from .engines import Axis
+from .errors import ConfigError
 from .records import OFF, Candidate, FrontierRow, Record
 from .state import Knowledge
 
@@ -65,13 +66,20 @@ def running(knowledge: Knowledge, candidate: Candidate) -> int | None:
 
 
 def asked(knowledge: Knowledge, axes: Sequence[Axis], tune: Tune) -> tuple[tuple[Candidate, str], ...]:
-    """Candidates the user wants launched in any case, each with a warning when the frontier says it does not start."""
+    """Candidates the user wants launched in any case, each with a warning when the frontier says it does not start.
+
+    Raises :class:`~leadline.errors.ConfigError` for a label that names no candidate.
+    """
     known = {candidate.label: candidate for axis in axes for candidate in axis.candidates()}
     rows = {row.candidate: row for row in knowledge.frontier}
     known |= {row.candidate.label: row.candidate for row in knowledge.frontier}
     out = []
     for label in tune.ask:
-        candidate = known.get(" ".join(label.split())) or parse(label, axes)
+        try:
+            candidate = known.get(" ".join(label.split())) or parse(label, axes)
+        except ValueError as error:
+            what, _, fix = str(error).partition(": ")
+            raise ConfigError(place="[tune] ask", what=what, fix=fix or "give labels such as 'EAGLE 10'") from None
         row = rows.get(candidate)
         out.append((candidate, row.reason if row is not None and row.starts is False else ""))
     return tuple(out)
