@@ -61,7 +61,7 @@ class SshTarget:
         port: int | None = None,
         ssh: Sequence[str] = ("ssh",),
         connect_timeout_s: float = 15.0,
-        alive_s: int = 5,
+        alive_s: int = 10,
     ) -> None:
         self.name = destination
         self.uid = 0

@@ -25,7 +25,7 @@ ROOM = threading.Semaphore(3)
 
 def main() -> None:
     config, destination, deadman_s, depth, *places = sys.argv[1:]
-    target = SshTarget(destination, ssh=("ssh", "-F", config), connect_timeout_s=5.0, alive_s=2)
+    target = SshTarget(destination, ssh=("ssh", "-F", config), connect_timeout_s=10.0, alive_s=5)
     settings = Deploy(deadman_s=float(deadman_s), stop_grace_s=2.0)
     threads = [threading.Thread(target=one, args=(target, settings, depth, *place.split(":"))) for place in places]
     for thread in threads:
