@@ -180,7 +180,7 @@ def _applied(opened: Opened, argv: tuple[str, ...], candidate: Candidate) -> str
     supervisor = opened.supervisor
     if not isinstance(supervisor, SystemdSupervisor):
         return supervisor.apply(argv)
-    engine, parsed = recognise(argv)
+    engine, parsed = opened.engine, opened.parsed
 
     def verify(launch: Launch) -> None:
         with supervisor.target.forward(parsed.port) as port:
