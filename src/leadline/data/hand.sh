@@ -16,7 +16,7 @@
 
 export LC_ALL=C
 umask 022
-trap '' HUP PIPE
+trap '' HUP INT PIPE # a cut connection or a Ctrl-C must not stop half-way
 
 ctl() { if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi; }
 
@@ -46,10 +46,10 @@ now() {
 # Overwrites in place, so that a full disk cannot make a living leadline look dead.
 beat() { printf '%-15s\n' "$(now)" 1<>"$dir/alive"; }
 
-hold() {
+hold() { # TOKEN (empty: anybody's), seconds to wait for the lock (0: not at all)
     [ -d "$dir" ] || exit 76
     exec 9>>"$dir/lock"
-    flock -w "${2:-120}" 9 || exit 75
+    if [ "${2:-120}" = 0 ]; then flock -n 9 || exit 75; else flock -w "${2:-120}" 9 || exit 75; fi
     [ -e "$dir/token" ] || exit 76
     [ -z "$1" ] || [ "$1" = "$(cat "$dir/token")" ] || exit 76
 }
@@ -59,6 +59,7 @@ left() { # process ids of the unit's cgroup
 }
 
 arm() {
+    command -v flock >/dev/null || { say "flock (util-linux) is missing here"; return 75; }
     look
     printf '%s\n' "$2" >"$dir/owner" && echo "$state" >"$dir/active" && echo "$invocation" >"$dir/invocation" && shown >"$dir/exec" || return 74
     [ -d "$folder" ] || : >"$dir/made-folder" || return 74
