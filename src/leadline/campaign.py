@@ -142,6 +142,8 @@ class Campaign:
     conditions: Conditions
     frontier: tuple[FrontierRow, ...] = ()
     boot_id: str = ""
+    facts: tuple[tuple[str, str], ...] = ()
+    """Further circumstances to stand beside the settings in the report, ``section.name`` -> text."""
     hands: Hands | None = None
     show: Callable[[Progress, Knowledge], None] = lambda progress, knowledge: None
     confirm: Callable[[tuple[PlannedLaunch, ...], Knowledge], None] = lambda launches, knowledge: None
@@ -205,7 +207,7 @@ class Campaign:
                     found=self.found,
                     levels=self.levels,
                     conditions=self.conditions,
-                    settings=flat(self.settings),
+                    settings=(*flat(self.settings), *self.facts),
                     boot_id=self.boot_id,
                 )
             )

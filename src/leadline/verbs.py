@@ -27,6 +27,7 @@ from .narrate import Narrator
 from .process import ProcessSupervisor
 from .records import Applied, Candidate, Conditions, Launch, PlannedLaunch, Record
 from .services import adapt, open_supervisor
+from .ssh import SshTarget
 from .state import Knowledge
 from .supervisor import Supervisor
 from .systemd import SystemdSupervisor
@@ -67,6 +68,7 @@ def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool
             command=opened.supervisor.service().command,
             conditions=conditions,
             boot_id=boot_id(opened.supervisor),
+            facts=distance(opened.supervisor),
             show=narrator.show,
             confirm=lambda launches, known: narrator.ask(launches, known, yes=yes, change=change_on_host(opened, launches)),
         )
@@ -234,6 +236,12 @@ def _unfinished(folder: Path) -> bool:
         known = book.knowledge
     barren = any(trial.failed for trial in known.trials) and not any(trial.served for trial in known.trials)
     return known.verdict is None and not barren
+
+
+def distance(supervisor: Supervisor) -> tuple[tuple[str, str], ...]:
+    """The round trip to a remote host: every latency measured through the forward contains it."""
+    host = supervisor.target
+    return (("host.round_trip", f"{host.round_trip_ms():.1f} ms, contained in every latency"),) if isinstance(host, SshTarget) else ()
 
 
 def boot_id(supervisor: Supervisor) -> str:
