@@ -57,6 +57,13 @@ def test_the_text_is_plain_and_narrow(known: Knowledge) -> None:
         assert max(len(line) for line in told.splitlines()) <= max(width, 100)
 
 
+def test_colours_only_repeat_the_words(known: Knowledge) -> None:
+    coloured = report.text(known, colour=True)
+    assert "\x1b[" in coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in plain.splitlines()] == report.text(known).splitlines()
+
+
 def test_the_command_can_be_pasted(crash: Knowledge) -> None:
     told = report.text(crash)
     pasted = told[told.index("\nRun\n") + 5 : told.index("  or let leadline")].replace("\\\n", " ")

@@ -376,12 +376,12 @@ def serve(
 
 
 def _print_report(known: Any, as_json: bool) -> None:
-    from . import report
+    from . import following, report
 
     if as_json:
         emit(report.as_json(known))
     else:
-        sys.stdout.write(report.text(known))
+        sys.stdout.write(following.on_screen(known))
 
 
 # -- the edge ----------------------------------------------------------------------------------------------------------

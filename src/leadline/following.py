@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import json
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -23,6 +25,14 @@ def read(which: str | None) -> Knowledge:
         return book.knowledge
 
 
+def on_screen(known: Knowledge) -> str:
+    """The report for standard output: as wide as the terminal and with colours there (unless NO_COLOR is set), plain elsewhere."""
+    if not sys.stdout.isatty():
+        return report.text(known)
+    width = min(max(shutil.get_terminal_size((100, 24)).columns, 60), 140)
+    return report.text(known, width, colour="NO_COLOR" not in os.environ)
+
+
 def report_on(which: str | None, *, html: Path | None, md: Path | None, other: str | None, as_json: bool) -> str:
     """What goes to standard output; files are written on the way. Raises ConfigError for a path that cannot be written, DiskFull."""
     after = read(which)
@@ -33,7 +43,7 @@ def report_on(which: str | None, *, html: Path | None, md: Path | None, other: s
         made = report.diff(before, after)
         said = json.dumps(report.diff_json(before, after), indent=2) + "\n" if as_json else made
         return said if md is None else _put(md, made, said if as_json else "")
-    said = json.dumps(report.as_json(after), indent=2) + "\n" if as_json else ("" if html or md else report.text(after))
+    said = json.dumps(report.as_json(after), indent=2) + "\n" if as_json else ("" if html or md else on_screen(after))
     if html is not None:
         said = _put(html, report.html(after), said)
     return _put(md, report.markdown(after), said) if md is not None else said

@@ -19,9 +19,9 @@ from . import text as _text
 from .document import Document, builtins, document
 
 
-def text(known: Knowledge, width: int = _text.WIDTH) -> str:
-    """The verdict and what it rests on, as plain text."""
-    return _text.render(document(known), width)
+def text(known: Knowledge, width: int = _text.WIDTH, colour: bool = False) -> str:
+    """The verdict and what it rests on, as text; the colours only repeat what the words say."""
+    return _text.render(document(known), width, colour)
 
 
 def renderable(known: Knowledge) -> RenderableType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import shlex
+from typing import Literal
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -18,10 +19,11 @@ from .document import Document, FailedTrial
 WIDTH = 100
 
 
-def render(document: Document, width: int = WIDTH) -> str:
-    """Plain text, no control characters, lines of at most ``width`` columns except for the command and quoted lines."""
+def render(document: Document, width: int = WIDTH, colour: bool = False) -> str:
+    """Text in lines of at most ``width`` columns, except for the command; without ``colour`` no control character is in it."""
     out = io.StringIO()
-    console = Console(file=out, width=width, color_system=None, force_terminal=False, highlight=False, emoji=False, markup=False)
+    system: Literal["standard"] | None = "standard" if colour else None
+    console = Console(file=out, width=width, color_system=system, force_terminal=colour, highlight=False, emoji=False, markup=False)
     console.print(renderable(document))
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
