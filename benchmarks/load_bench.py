@@ -285,6 +285,23 @@ def table(runs: list[Run]) -> str:
     return "\n".join(lines)
 
 
+def capacity(client: Client, mock: loadmock.Mock, peers: Path) -> str:
+    """Chunks a second at concurrency 256 for shorter and shorter gaps, and whether the gaps' errors stay within max(1 ms, 5 %)."""
+    lines = []
+    for gap_us in (8000, 4000, 3000, 2500, 2133):
+        SHAPES[256] = (256, 512, gap_us)
+        run = once(client, mock, 256, peers)
+        error = errors(run)
+        limit = max(1.0, 0.05 * gap_us / 1e3)
+        spans = len(run.truth_gaps_ms) / (sum(run.truth_gaps_ms) / 256 / 1e3)
+        good = abs(error["itl_p50"]) <= limit and abs(error["itl_p99"]) <= limit
+        lines.append(
+            f"{client.name}: asked {256e3 / gap_us:.1f}k chunks/s, served {spans / 1e3:.1f}k: ITL error "
+            f"{error['itl_p50']:+.3f}/{error['itl_p99']:+.3f} ms: {'within' if good else 'beyond'} {limit:.1f} ms (others {run.others:.2f} cores)"
+        )
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
@@ -292,6 +309,7 @@ def main() -> None:
     parser.add_argument("--levels", default="1,64,512,2048")
     parser.add_argument("--peers-up-to", type=int, default=512, help="levels above are played by leadline only")
     parser.add_argument("--clients", default="leadline,vllm,sglang,aiperf")
+    parser.add_argument("--capacity", action="store_true", help="instead: how many chunks a second each client keeps up with")
     parser.add_argument("--out", type=Path, help="append one JSON line a run here; lines that are there already are counted in")
     args = parser.parse_args()
     if loadmock.COMPILER is None or shutil.which("taskset") is None:
@@ -303,6 +321,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         mock = loadmock.Mock(loadmock.build(Path(folder)), cpu=0)
         try:
+            if args.capacity:
+                for client in there.values():
+                    print(capacity(client, mock, args.peers), flush=True)
+                return
             before = sum(run.client == "leadline" and run.concurrency == 64 for run in runs)
             for number in range(before, before + args.rounds):
                 order = list(there.values()) if number % 2 == 0 else list(there.values())[::-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -189,3 +190,19 @@ def test_the_verb(mock: loadmock.Mock, tmp_path: Path) -> None:
     bad = subprocess.run([*argv[:4], "http://127.0.0.1:9"], capture_output=True, text=True, check=False)
     assert bad.returncode == NotServing.exit_code
     assert measure.ask(mock.url, "mock").outcome is Outcome.OK
+
+
+def test_a_command_is_run_for_the_purpose_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEADLINE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("PYTHONPATH", ":".join(sys.path))
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    argv = [sys.executable, "-m", "leadline", "bench", "-n", "2", "--max-tokens", "8", "--blocks", "1", "--json", "-q"]
+    argv += [f"process:{sys.executable}", "-m", "leadline.fakeserver", "--port", str(port), "--speed", "0.3"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    (said,) = json.loads(done.stdout)["figures"]
+    assert (said["requests"], said["failed"]) == (2, [])
+    with socket.socket() as probe:  # nobody holds the port any more
+        probe.bind(("127.0.0.1", port))

@@ -18,7 +18,7 @@ import msgspec
 from . import __version__, inspecting, journal, measure, ready
 from .bench import BenchResult, LevelResult
 from .bench import run as bench_run
-from .campaign import Campaign
+from .campaign import Campaign, RealHands
 from .config import Settings, levels
 from .engines import Engine, Parsed, recognise
 from .errors import LeadlineError, NoCampaign, Unsupported
@@ -276,7 +276,7 @@ def bench(
     label: str,
     quiet: bool,
 ) -> BenchResult:
-    """Measure a server as it stands: a URL, or a service that runs."""
+    """Measure a server as it stands: a URL, a service that runs, or a command that is run for the purpose."""
     place = parse_target(target)
     narrate = None if quiet else _bench_line
 
@@ -285,14 +285,20 @@ def bench(
 
     if place.kind == "http":
         return go(place.url, model)
-    if place.kind == "process":
-        raise Unsupported(what="measuring a command that does not run yet", where="by bench", fix="start it and give bench its URL")
     opened = open_target(target, settings, journal.home() / "targets")
+    supervisor, launch = opened.supervisor, None
     try:
-        with opened.supervisor.target.forward(opened.parsed.port) as port:
-            return go(f"http://127.0.0.1:{port}", model)
+        with supervisor.target.forward(opened.parsed.port) as port:
+            url = f"http://127.0.0.1:{port}"
+            if place.kind == "process":  # nobody runs it: start it, as it stands, and end it afterwards
+                launch = supervisor.start(opened.parsed.argv)
+                hands = RealHands(supervisor=supervisor, engine=opened.engine, parsed=opened.parsed, settings=settings)
+                hands.wait(launch, opened.parsed.candidate, url, notify=lambda loading: None)
+            return go(url, model)
     finally:
-        opened.supervisor.close()
+        if launch is not None:
+            supervisor.stop(launch, signal=opened.engine.stop_first, grace_s=opened.engine.stop_grace_s)
+        supervisor.close()
 
 
 def _bench_line(done: LevelResult, ended: int) -> None:
