@@ -2,7 +2,7 @@
 
 The server runs on core 0 and logs when it sent what; each client runs on core 1 as a process of its own; clients take turns, in
 reverse order on every second round. An error is a percentile of what the client says minus the same percentile of what the
-server's log says. CPU is that of the client's whole process tree (user + system) above the same client's run at concurrency 1, per
+server's log says, where a request arrives when the server's kernel has it. CPU is that of the client's whole process tree (user + system) above the same client's run at concurrency 1, per
 1,000 chunks. Peers are found below ``--peers`` (benchmarks/peers/README.md says how to put them there); those missing are left out.
 
     python benchmarks/load_bench.py [--rounds 5] [--peers DIR] [--levels 1,64,512,2048] [--clients leadline,vllm,sglang,aiperf]
@@ -206,7 +206,7 @@ def once(client: Client, mock: loadmock.Mock, concurrency: int, peers: Path) -> 
         truth = mock.truth(folder)
         run.chunks = sum(len(request.chunk_ns) for request in truth)
         measured = [request for request in truth if request.max_tokens == tokens]
-        run.truth_ttft_ms = [(request.chunk_ns[0] - request.received_ns) / 1e6 for request in measured]
+        run.truth_ttft_ms = [(request.chunk_ns[0] - request.arrived_ns) / 1e6 for request in measured]
         run.truth_gaps_ms = [(b - a) / 1e6 for request in measured for a, b in itertools.pairwise(request.chunk_ns)]
     return run
 

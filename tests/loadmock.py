@@ -21,7 +21,10 @@ class Truth:
     """One request as the server's own log tells it. Times: ns of the monotonic clock."""
 
     id: int
+    arrived_ns: int
+    """The kernel of the server had the whole request."""
     received_ns: int
+    """The server had read it."""
     done_ns: int
     status: int
     fault: int
@@ -83,17 +86,18 @@ class Mock:
         data = path.read_bytes()
         magic, count, total, size = struct.unpack_from("<4Q", data)
         assert magic == 0x4D4F434B
-        assert size == 72
+        assert size == 80
         at = 32
         times = struct.unpack_from(f"<{total}Q", data, at + count * size)
         tokens = struct.unpack_from(f"<{total}I", data, at + count * size + 8 * total)
         found = []
         for number in range(count):
-            row = struct.unpack_from("<5Q6IQ", data, at + number * size)
-            ident, _, received, _, done, chunks, _, status, fault, prompt, most, offset = row
+            row = struct.unpack_from("<6Q6IQ", data, at + number * size)
+            ident, _, received, _, done, arrived, chunks, _, status, fault, prompt, most, offset = row
             found.append(
                 Truth(
                     ident,
+                    arrived,
                     received,
                     done,
                     status,

@@ -297,10 +297,12 @@ class Loop:
         flow.sent_ns = flow.started_ns = time.monotonic_ns()
         if not self.first_send_cpu_s:
             self.first_send_cpu_s = time.process_time()
-        self.frame("S", flow.request, struct.pack("<qqq", flow.intended_ns, flow.connect_ns, flow.sent_ns))
+        times = struct.pack("<qqq", flow.intended_ns, flow.connect_ns, flow.sent_ns)
+        request = flow.request
         if flow.tls is not None:
             flow.out = memoryview(flow.tls.encrypt(flow.out))
         self.send(flow)
+        self.frame("S", request, times)  # behind the send: a file that is slow to write must not look like a slow server
 
     def send(self, flow: Flow) -> None:
         assert flow.sock is not None
