@@ -299,3 +299,28 @@ def test_the_candidate_tried_gives_the_remedy_its_numbers() -> None:
     head = diagnose(Evidence(sources=(Source(name="log", text=text),), candidate=candidate, exit=Exit(signal=9)))[0]
     assert "--max-running-requests 28 (now 64" in head.remedy
     assert "0.80 -> 0.82" in head.remedy
+
+
+@pytest.mark.parametrize(
+    ("properties", "error", "named"),
+    [
+        ("RestrictAddressFamilies=AF_UNIX\nResult=exit-code", "OSError: [Errno 97] Address family not supported by protocol", "RestrictAddressFamilies"),
+        ("DevicePolicy=closed\nDeviceAllow=char-pts rw\nResult=exit-code", "RuntimeError: No CUDA GPUs are available", "DevicePolicy"),
+        ("MemoryDenyWriteExecute=yes\nResult=exit-code", "OSError: failed to mmap executable memory: Operation not permitted", "MemoryDenyWriteExecute"),
+        ("PrivateNetwork=yes\nResult=exit-code", "OSError: [Errno 101] Network is unreachable: Operation not permitted", "PrivateNetwork"),
+        ("PrivateIPC=yes\nResult=exit-code", "PermissionError: [Errno 13] Permission denied: '/psm_1'", "PrivateIPC"),
+        ("ProtectHome=yes\nResult=exit-code", "PermissionError: [Errno 13] Permission denied: '/root/.cache'", "ProtectHome"),
+        ("ProtectSystem=strict\nResult=exit-code", "OSError: [Errno 30] Read-only file system: '/opt/cache'", "ProtectSystem"),
+        ("IPAddressDeny=::/0 0.0.0.0/0\nIPAddressAllow=\nResult=exit-code", "RuntimeError: Engine process failed to start. See stack trace for the root cause.", "IPAddressDeny"),
+    ],
+)  # fmt: skip
+def test_hardening_is_named_where_it_explains_the_failure(properties: str, error: str, named: str) -> None:
+    text = f'Traceback (most recent call last):\n  File "/opt/x.py", line 1, in main\n    run()\n{error}\n==> systemctl show <==\n{properties}\n'
+    head = diagnose(Evidence(sources=(Source(name="log", text=text),)))[0]
+    assert head.cls == "supervisor.sandbox_blocked"
+    assert named in head.summary or named in "".join(quote.text for quote in head.quotes)
+
+
+def test_hardening_explains_nothing_where_the_engine_names_another_cause() -> None:
+    text = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n==> systemctl show <==\nPrivateDevices=no\nProtectSystem=strict\nRestrictAddressFamilies=AF_INET\nResult=signal\n"
+    assert judge(text) == "memory.kv_pool_too_small"

@@ -38,7 +38,7 @@ else
   $S journalctl $scope --no-pager -o short-iso -n 4000 -u "$unit" 2>&1
 fi
 layer kernel
-kernel=$($S journalctl --no-pager -k -o short-iso -n 1000 2>&1)
+kernel=$($S journalctl --no-pager -k -o short-iso -n 600 2>&1)
 case $kernel in ''|*'No entries'*) kernel=$($S dmesg -T 2>&1 | tail -n 1500) ;; esac
 printf '%s\n' "$kernel"
 layer cgroup
