@@ -6,6 +6,7 @@ A renderer only formats; a figure that is not in :class:`Document` cannot appear
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from typing import Any, TypeVar
 
@@ -237,12 +238,14 @@ def _no_verdict(known: Knowledge) -> str:
 
 def _warnings(known: Knowledge, every: tuple[Cell, ...]) -> tuple[str, ...]:
     told = list(known.verdict.warnings) if known.verdict else []
-    if any(cell.simulated for cell in every):
+    if any(cell.simulated for cell in every) and not any("declared" in line or "simulated" in line for line in told):
         told.append("acceptance was simulated by the engine: throughputs with speculation are not those of real drafts")
     unused = [row for cell in every for row in cell.blocks if not row.used]
     if unused:
-        reasons = dict.fromkeys(row.why_unused for row in unused)
-        told.append(f"{len(unused)} blocks were played but not counted: {'; '.join(itertools.islice(reasons, 3))}")
+        reasons: dict[str, str] = {}  # reasons that differ in their figures only are told once
+        for row in unused:
+            reasons.setdefault(re.sub(r"[\d.]+", "#", row.why_unused), row.why_unused)
+        told.append(f"{len(unused)} blocks were played but not counted: {'; '.join(itertools.islice(reasons.values(), 3))}")
     return tuple(told)
 
 

@@ -136,5 +136,6 @@ def _environment() -> jinja2.Environment:
         memory=_memory,
         words=words,
         raw=words.raw,
+        span=lambda estimate: _span(estimate) if estimate is not None else Markup("–"),
     )
     return environment
