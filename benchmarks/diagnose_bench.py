@@ -1,6 +1,6 @@
 """Score the doctor on labelled cases by the rules of tests/data/cases/README.md, and time it on a large log.
 
-    python benchmarks/diagnose_bench.py [FOLDER...]      default: both case sets of the project
+    python benchmarks/diagnose_bench.py [FOLDER...]      default: the case sets of the project
     python benchmarks/diagnose_bench.py --large 2        also a generated log of that many GiB: seconds and peak memory
     python benchmarks/diagnose_bench.py --mutated        also every case with other prefixes, ranks, times and noise around it
 
@@ -159,7 +159,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--large", type=float, metavar="GIB")
     parser.add_argument("--mutated", action="store_true")
     given = parser.parse_args(None if arguments is None else list(arguments))
-    folders = given.folders or [ROOT / "cases", ROOT / "cases-fresh"]
+    folders = given.folders or [ROOT / "cases", ROOT / "cases-fresh", ROOT / "cases-fresh-second"]
     missed = False
     for folder in folders:
         kinds = sorted({label.get("fidelity", "") for label in labels_of(folder)})

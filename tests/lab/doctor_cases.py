@@ -75,7 +75,7 @@ def prepare(ssh: Sequence[str]) -> None:
 
 def produce(ssh: Sequence[str], case: LabCase) -> str:
     """Install and start the unit, wait until its journal shows the failure; returns the unit's name."""
-    unit = f"doc-{case.name}.service"
+    unit = f"doc-{case.name}-{int(time.time()) % 100000}.service"  # a name of its own, so that no older journal answers
     limits = "StartLimitBurst=3\nStartLimitIntervalSec=60\n" if case.name == "start-limit" else ""
     text = f"[Unit]\nDescription=LLM inference (lab)\n{limits}[Service]\n{case.service}"
     on_guest(ssh, f"cat > /run/systemd/system/{unit} <<'END'\n{text}END\nsystemctl daemon-reload; systemctl --no-block start {unit}\n")

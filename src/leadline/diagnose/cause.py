@@ -84,12 +84,11 @@ def _holder(case: Case) -> Line | None:
     for line in case.reading.telling:
         if line.channel != FACT:
             continue
-        match = re.search(r"\b(?P<pid>\d+)\b.*?(?P<mib>\d{4,}) ?MiB", line.text)
+        # the table of nvidia-smi (`| 0 N/A N/A 4012 C name 78410MiB |`) or its CSV (`4012, name, 78410 MiB`), not "used / total"
+        match = re.search(r"(?:^\s*|\s)(?P<pid>\d{2,})(?:\s+[CG+]+\s|\s*,).*?(?P<mib>\d{4,}) ?MiB(?!\s*/)", line.text)
         if (
             match
             and int(match.group("mib")) > 2000
-            and ("," in line.text or "|" in line.text)
-            and "/" not in line.text.split("MiB")[0].rsplit("|", 1)[-1]
             and not any(f"pid={match.group('pid')}" in other.stream for other in case.reading.lines)
         ):
             return line

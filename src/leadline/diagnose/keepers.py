@@ -205,12 +205,29 @@ def answers(reading: Reading) -> list[tuple[str, str, Line]]:
     return found
 
 
+def _refused_probes(case: Case) -> list[Line]:
+    """Health requests in the server's own access log that were answered 503 after it was ready, with nothing served since."""
+    if case.run.reached < life.READY:
+        return []
+    ready = min(mark.line.index for mark in case.run.marks if mark.stage >= life.READY)
+    probes = [
+        line
+        for line in case.reading.telling
+        if line.index > ready and re.search(r'"GET /(?:health\w*|ping|v1/models) HTTP/[\d.]+" 503', line.text)
+    ]
+    if len(probes) < 2 or any(line.index > probes[-1].index and line.dull for line in case.reading.lines):
+        return []
+    served = [line for line in case.reading.lines if line.dull and line.index > probes[0].index]
+    return [] if served else probes
+
+
 def silent(case: Case) -> Finding | None:
     """It listens and was ready, and does not answer."""
     asked = [(status, line) for url, status, line in answers(case.reading) if url.endswith("/health")]
     refused = [line for line in case.reading.telling if re.match(r"^GET \S+ -> 000 .*refused", line.text)]
     bad = [line for status, line in asked if status in ("000", "503") and line not in refused]
     only_url = not case.run.marks and not case.reading.props
+    bad = bad or _refused_probes(case)
     if not bad or any(status == "200" for status, _ in asked) or not (case.run.reached >= life.READY or only_url):
         return None
     if only_url and all(" 503" in line.text for line in bad):

@@ -234,7 +234,10 @@ def _sign(
     cls = rule.cls
     if cls == "memory.gpu_oom":
         cls = "memory.gpu_oom_runtime" if stage >= life.READY else "memory.gpu_oom_startup"
-    went_on = run.progressed_after(line.index, life.READY)
+    went_on = any(
+        mark.stage >= life.READY and mark.line.index > line.index and (mark.line.source, mark.line.section) == (line.source, line.section)
+        for mark in run.marks
+    )
     return Sign(
         line=line, rule=rule, cls=cls, stage=stage, failure=failure, fatal=fatal, survived=went_on and not fatal, text=line.text, more=more
     )

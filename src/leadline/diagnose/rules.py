@@ -161,6 +161,13 @@ EXCEPTIONS: tuple[Rule, ...] = (
         doomed=True,
         confirm="`df -h /dev/shm`",
     ),
+    _rule(
+        "memory.node_monitor",
+        "memory.host_oom_kill",
+        "a memory monitor ended a process of the engine because the host ran out of memory",
+        r"running low on memory|killed due to (?:memory pressure|the node running low)|memory pressure \(OOM\)",
+        "give the host more memory, move the neighbour that fills it, or load with fewer processes at once",
+    ),
     # memory of the GPU
     _rule(
         "gpu.held_free_memory",
@@ -411,7 +418,7 @@ EXCEPTIONS: tuple[Rule, ...] = (
         "model.vocab",
         "config.model_or_draft_unusable",
         "draft and target do not fit each other",
-        r"(?:vocab(?:ulary)?(?: sizes?)?|hidden[_ ]size|tokenizer).{0,80}(?:must match|must be (?:the same|equal)|mismatch|do not match|does not match|differ|incompatible|not the same)|(?:draft|target).{0,60}(?:mismatch|incompatible|not compatible|must have the same)",
+        r"(?:vocab(?:ulary)?(?: sizes?)?|hidden[_ ]size|tokenizer).{0,80}(?:(?:must|should) (?:match|be (?:the same|equal)|have the same)|mismatch|do not match|does not match|differ|incompatible|not the same)|(?:draft|target).{0,60}(?:mismatch|incompatible|not compatible|(?:must|should) have the same)",
         "use the draft that was trained for this target and the algorithm it was trained for",
         doomed=True,
     ),
@@ -659,6 +666,13 @@ FLAT: tuple[Rule, ...] = (
         known=False,
     ),
     _rule(
+        "memory.node_monitor_flat",
+        "memory.host_oom_kill",
+        "a memory monitor ended a process of the engine because the host ran out of memory",
+        r"killed due to memory pressure|memory pressure \(OOM\)|low-memory killer",
+        "give the host more memory, move the neighbour that fills it, or load with fewer processes at once",
+    ),
+    _rule(
         "hang.watchdog",
         "engine.hang",
         "the engine made no progress until its watchdog ended it",
@@ -712,7 +726,7 @@ FLAT: tuple[Rule, ...] = (
 )
 
 _HINTS = re.compile(
-    r"rror|fail|Fail|xcept|lready|in use|bind|hared|shm|emory|alloc|ssert|CUDA|Cuda|NVML|NVIDIA|nvidia|GPU|HSA|HW |ROCm|ggml|gguf|model|tensor|nstruction|signal 4|librar|symbol|not found|ninja|nvcc|ptxas|core dumped|egfault|egmentation|bort|BORT|Bus|atchdog|ealth|heartbeat|RPC|ollective|NCCL|RCCL|ecorder|flight|clients joined|timed|eccomp|denied|DENIED|ystem|sigquit|SIGQUIT|Killed|died|dead|exit|terminate|crashed|double free|corrupt|free\(\)|malloc|stack|magic|Usage|draft|context type|doesn't|does not|devices|driver|Timeout|timeout|rejected|removed"
+    r"rror|fail|Fail|xcept|lready|in use|bind|hared|shm|emory|alloc|ssert|CUDA|Cuda|NVML|NVIDIA|nvidia|GPU|HSA|HW |ROCm|ggml|gguf|model|tensor|nstruction|signal 4|librar|symbol|not found|ninja|nvcc|ptxas|core dumped|egfault|egmentation|bort|BORT|Bus|atchdog|ealth|heartbeat|RPC|ollective|NCCL|RCCL|ecorder|flight|clients joined|timed|eccomp|denied|DENIED|ystem|sigquit|SIGQUIT|Killed|died|dead|exit|terminate|crashed|double free|corrupt|free\(\)|pressure|killer|malloc|stack|magic|Usage|draft|context type|doesn't|does not|devices|driver|Timeout|timeout|rejected|removed"
 )
 
 

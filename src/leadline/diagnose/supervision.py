@@ -51,7 +51,9 @@ _PLAIN: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("oom", re.compile(r'"?OOMKilled"?\s*[:=]\s*true|[Rr]eason:?\s+OOMKilled|\bOOMKilled\b(?!"?\s*[:=])')),
     (
         "probe_kill",
-        re.compile(r"(?:failed (?:startup|liveness) probe|(?:[Ss]tartup|[Ll]iveness) probe failed|Container \S+ failed \w+ probe)"),
+        re.compile(
+            r"(?:failed (?:startup|liveness) probe|(?:[Ss]tartup|[Ll]iveness) probe failed|Container \S+ failed \w+ probe|found to be unhealthy.{0,20}[Rr]estart|unhealthy.{0,40}(?:[Rr]estarting|[Kk]illing))"
+        ),
     ),
     (
         "restart",
@@ -112,7 +114,7 @@ def events(lines: Sequence[Line]) -> list[Event]:
     return found
 
 
-_PLAIN_HINT = re.compile(r"OOMKilled|probe|[Rr]estart|CrashLoop|Back-off|[Ee]xit|return ?code|\brc[=:]")
+_PLAIN_HINT = re.compile(r"OOMKilled|probe|unhealthy|[Rr]estart|CrashLoop|Back-off|[Ee]xit|return ?code|\brc[=:]")
 
 
 def _plain(line: Line, found: list[Event]) -> None:

@@ -119,7 +119,17 @@ def _failures(case: Case) -> list[Finding]:
 def _still_loading(case: Case) -> bool:
     gone = bool(case.ended) or case.reading.evidence.exit is not None
     up = case.reading.prop("ActiveState") in ("active", "activating") and case.reading.prop("SubState") != "auto-restart"
-    return (up or 0 < case.run.reached < life.READY) and not gone and not in_trouble(case) and "failing" not in case.symptom
+    return (
+        (up or 0 < case.run.reached < life.READY)
+        and not gone
+        and not in_trouble(case)
+        and not _COMPLAINT.search(case.reading.evidence.symptom)
+    )
+
+
+_COMPLAINT = re.compile(
+    r"(?i)\bdie[sd]?\b|crash|exit|kill|down\b|gone|abort|fail|refus|(?:does not|doesn't|will not|won't|never) (?:start|come|load|finish|get)"
+)
 
 
 def _loading(case: Case) -> Finding:
