@@ -16,6 +16,8 @@ import pytest
 import docs_console
 import planted
 from leadline import report, words
+from leadline.records import Candidate
+from leadline.report import charts
 from leadline.state import Knowledge, fold
 
 VOID = {"meta", "link", "br", "img", "input", "hr", "circle", "path", "line", "rect", "polyline", "polygon"}
@@ -183,6 +185,20 @@ def test_marks_are_told_apart_without_colour(page: Page) -> None:
     for _, attrs in page.elements:
         if "pt" in attrs.get("class", "").split() and attrs.get("aria-hidden") != "true":
             assert re.search(r"\w", attrs.get("aria-label", ""))
+
+
+def test_a_knob_that_follows_the_depth_makes_one_line() -> None:
+    """The engine couples a knob to the depth: its values are no reason for a line of their own each; another choice of it is."""
+    coupled = [Candidate(algorithm="NEXTN", depth=depth, settings=(("max_running_requests", str(40 - depth)),)) for depth in (2, 5, 8)]
+    other = [Candidate(algorithm="ngram", depth=depth, settings=(("n", str(n)),)) for depth, n in ((8, 4), (16, 4), (48, 12))]
+    document = report.document(fold(planted.demo_campaign()))
+    shown = [
+        msgspec.structs.replace(document.cells[0], candidate=candidate)
+        for candidate in (*coupled, *other, Candidate(algorithm="off", depth=0))
+    ]
+    named = charts.families(msgspec.structs.replace(document, cells=tuple(shown)))
+    assert {named[candidate] for candidate in coupled} == {"NEXTN, max_running_requests pinned"}
+    assert [named[candidate] for candidate in other] == ["ngram n=4", "ngram n=4", "ngram n=12"]
 
 
 def test_hostile_text_stays_text() -> None:

@@ -57,14 +57,26 @@ class Frame(Record, frozen=True):
         return round(self.height - self.bottom - (value - low) / (high - low) * (self.height - self.top - self.bottom), 1)
 
 
-def series_of(candidate: Candidate) -> str:
-    """The line a candidate belongs to: its method and pinned knobs, without the depth."""
-    return "off" if candidate.off else " ".join([candidate.algorithm, *(f"{name}={value}" for name, value in candidate.settings)])
+def families(document: Document) -> dict[Candidate, str]:
+    """The line that each candidate belongs to: its method and pinned knobs, without the depth.
+
+    Where an engine couples a knob to the depth (every depth has its own value), one line holds them all: ``NEXTN, max_running_requests pinned``.
+    """
+    alike: dict[tuple[str, tuple[str, ...]], list[Candidate]] = {}
+    for candidate in dict.fromkeys(cell.candidate for cell in document.cells):
+        alike.setdefault((candidate.algorithm, tuple(name for name, _ in candidate.settings)), []).append(candidate)
+    named = {}
+    for (algorithm, knobs), members in alike.items():
+        coupled = len(members) > 2 and len({c.settings for c in members}) == len({c.depth for c in members}) == len(members)
+        for candidate in members:
+            values = [f"{name}={value}" for name, value in candidate.settings]
+            named[candidate] = f"{algorithm}, {words.one_of(list(knobs))} pinned" if coupled and knobs else " ".join([algorithm, *values])
+    return named
 
 
 def styles(document: Document) -> dict[str, Style]:
-    """A style for every series, in the order of first appearance; ``off`` first."""
-    names = dict.fromkeys(series_of(cell.candidate) for cell in document.cells)
+    """A style for every line of :func:`families`, in the order of first appearance; ``off`` first."""
+    names = dict.fromkeys(families(document).values())
     return {name: Style(index=index, name=name) for index, name in enumerate(names)}
 
 
@@ -166,8 +178,9 @@ def depth_chart(document: Document, level: Level, metric: Metric, looks: dict[st
     made.append(f'<text class="title" x="{frame.left:g}" y="14">{escape(words.level(level))}</text>')
     made += _barred(frame, barred)
     made += _off_line(frame, here, metric)
+    named = families(document)
     for name, look in looks.items():
-        mine = sorted((cell for cell in here if series_of(cell.candidate) == name), key=lambda cell: cell.candidate.depth)
+        mine = sorted((cell for cell in here if named[cell.candidate] == name), key=lambda cell: cell.candidate.depth)
         made += _series(frame, mine, metric, look)
     for cell in here:
         made += _named(frame, cell, metric, document)

@@ -99,6 +99,9 @@
     }
   });
 
+  // a log is read from its end
+  for (const log of all(".failure pre")) log.scrollTop = log.scrollHeight;
+
   arm(document);
   reveal();
 
