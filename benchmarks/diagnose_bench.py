@@ -159,7 +159,7 @@ def main(arguments: Iterable[str] | None = None) -> int:
     parser.add_argument("--large", type=float, metavar="GIB")
     parser.add_argument("--mutated", action="store_true")
     given = parser.parse_args(None if arguments is None else list(arguments))
-    folders = given.folders or [ROOT / "cases", ROOT / "cases-fresh", ROOT / "cases-fresh-second"]
+    folders = given.folders or [ROOT / "cases", ROOT / "cases-fresh", ROOT / "cases-fresh-second", ROOT / "cases-fresh-third"]
     missed = False
     for folder in folders:
         kinds = sorted({label.get("fidelity", "") for label in labels_of(folder)})

@@ -24,7 +24,7 @@ CLASSES = {
 }
 
 
-@pytest.mark.parametrize("folder", ["cases", "cases-fresh", "cases-fresh-second"])
+@pytest.mark.parametrize("folder", ["cases", "cases-fresh", "cases-fresh-second", "cases-fresh-third"])
 def test_the_bars_of_the_case_sets(folder: str) -> None:
     score = bench.score(DATA / folder, folder)
     assert score.right >= 0.9 * score.closed, score.text()
@@ -46,7 +46,7 @@ def test_a_case_in_other_clothes_is_the_same_case(mutation: str) -> None:
 
 def test_every_finding_is_of_a_known_class_and_cites_five_lines_at_most() -> None:
     assert len(CLASSES) == 31
-    for folder in ("cases", "cases-fresh", "cases-fresh-second"):
+    for folder in ("cases", "cases-fresh", "cases-fresh-second", "cases-fresh-third"):
         for label in bench.labels_of(DATA / folder):
             findings = bench.judge(DATA / folder, label)
             assert {finding.cls for finding in findings} <= CLASSES

@@ -31,7 +31,7 @@ _CAPACITY_LINE = re.compile(
     r"^max_total_num_tokens=|KV cache size: |Maximum concurrency for |# (?:GPU|CUDA) blocks|(?:full|swa)_layer_tokens=|Memory pool end|n_slots = \d+|n_parallel"
 )
 _INACTIVE = re.compile(
-    r"no implementations specified for speculative decoding|draft model vocab type must match|vocabs? (?:are|is) not compatible|draft-\w+ requires a draft context|speculative decoding (?:is )?(?:not supported|disabled|will be disabled|unavailable|ignored|cannot be used)|[Dd]isabl(?:e|ed|ing) speculative|[Ss]peculative decoding (?:is )?(?:turned off|off|not active|not enabled)|draft model .*(?:rejected|ignored|not compatible)|failed to (?:initiali[sz]e|create|load) (?:the )?(?:speculative|draft)|speculation (?:is )?(?:disabled|off)|ignoring (?:the )?(?:draft|speculative)"
+    r"no implementations specified for speculative decoding|draft model vocab type must match|vocabs? (?:are|is) not compatible|draft-\w+ requires a draft context|[Ss]peculative decoding (?:is )?(?:not supported|disabled|will be disabled|unavailable|ignored|cannot be used)|[Dd]isabl(?:e|ed|ing) speculative|[Ss]peculative decoding (?:is )?(?:turned off|off|not active|not enabled)|draft model .*(?:rejected|ignored|not compatible)|failed to (?:initiali[sz]e|create|load) (?:the )?(?:speculative|draft)|speculation (?:is )?(?:disabled|off)|ignoring (?:the )?(?:draft|speculative)"
 )
 _BENCH = re.compile(
     r"Serving Benchmark Result|Mean ITL \(ms\)|Benchmark duration|Output token throughput|bench_serving|Successful requests|benchmark",
@@ -279,7 +279,7 @@ def _slower(reading: Reading, wanted: set[str]) -> Finding | None:
     unique = list({line.index: line for line in lines}.values())[:4]
     return _finding(
         "performance.slower", "performance.speculation_slower",
-        f"speculation runs and drafts are accepted{said}, and it is reported to be slower than without or than a simpler setting; the log does not establish why",
+        f"speculation runs{' and drafts are accepted' if said else ''}{said}, and it is reported to be slower than without or than a simpler setting; the log does not establish why",
         unique, confidence="possible",
         remedy="measure speculation off and a smaller depth on the same prompts and concurrency, in turn; use the smaller depth where the intervals overlap",
         confirm="paired blocks at the concurrency of the complaint",
