@@ -182,3 +182,23 @@ def test_a_header_cannot_carry_another() -> None:
     bad = Plan(plan.endpoint("http://h"), (Shot(b"{}"),), 1, headers=(("A", "b\r\nC: d"),))
     with pytest.raises(ValueError, match="cannot be sent"):
         plan.encode(bad, ("127.0.0.1", 1))
+
+
+@pytest.mark.parametrize(("lag_ms", "gaps", "censored"), [(0.1, (10.0, 0.0, 10.0), 0), (5.0, (10.0,), 2)])
+def test_gaps_of_events_that_shared_a_late_read_are_left_out(lag_ms: float, gaps: tuple[float, ...], censored: int) -> None:
+    """Four events in three reads, the second read holding two: a burst when it was prompt, unknown times when it was late."""
+    pieces = [chunk(b"data: " + delta("w") + b"\n\n") for _ in range(4)]
+    reads = [HEAD + pieces[0], pieces[1] + pieces[2], pieces[3] + chunk(b"data: [DONE]\n\n") + END]
+    kernel = [10_000_000, 20_000_000, 30_000_000]
+    ends = [sum(map(len, reads[: n + 1])) for n in range(3)]
+    trace = RequestTrace(
+        0,
+        sent_ns=1,
+        how="complete",
+        kernel_ns=kernel,
+        read_ns=[k + int(lag_ms * 1e6) for k in kernel],
+        read_end=ends,
+        raw=bytearray(b"".join(reads)),
+    )
+    result = reduce.reduce(trace, reduce.Asked("p", 9), start_ns=0, monotonic=lambda ns: ns).result
+    assert (result.step_gap_ms, result.gaps_censored) == (gaps, censored)

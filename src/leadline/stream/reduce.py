@@ -16,6 +16,8 @@ from ..records import Outcome, RequestResult
 from . import sse, wire
 from .trace import RequestTrace
 
+_LATE_NS = 1_000_000
+"""A read this late may hold events that came apart: the kernel keeps the last one's time only. An earlier read holds a burst."""
 _ONE_CLOCK_NS = 2_000_000_000
 """Stamps within this share one sample of the two clocks."""
 
@@ -218,7 +220,7 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
     tokens, source = _tokens(stream)
     outcome, detail = _outcome(trace, answer, stream, rest, streamed, tokens, asked)
     text = "".join(stream.texts)
-    said, timed = _said(stream), _timed(trace.sent_ns, times, stream.counts, tokens)
+    said, timed = _said(stream), _timed(trace.sent_ns, times, stream.counts, tokens, _unknown(which, lags, len(trace.read_ns)))
     return Reading(
         result=RequestResult(
             prompt_id=asked.prompt_id,
@@ -241,6 +243,7 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
             tokens_first=timed.tokens_first,
             step_tokens=timed.step_tokens,
             step_gap_ms=timed.step_gap_ms,
+            gaps_censored=timed.gaps_censored,
         ),
         sent_ns=trace.sent_ns,
         last_ns=times[-1] if times else 0,
@@ -291,20 +294,31 @@ class _Timed(NamedTuple):
     tokens_first: int = 1
     step_tokens: tuple[int, ...] = ()
     step_gap_ms: tuple[float, ...] = ()
+    gaps_censored: int = 0
 
 
-def _timed(sent_ns: int, times: list[int], counts: list[int], tokens: int) -> _Timed:
+def _unknown(which: list[int], lags: list[int], reads: int) -> set[int]:
+    """Events whose own time is not known: not the last of their read, and the read was late (``which``: read of each event)."""
+    if len(lags) != reads:
+        return set()
+    pairs = enumerate(itertools.pairwise(which))
+    return {event for event, (read, following) in pairs if read == following and lags[read] > _LATE_NS}
+
+
+def _timed(sent_ns: int, times: list[int], counts: list[int], tokens: int, unknown: set[int]) -> _Timed:
     if not times:
         return _Timed()
     first = counts[0] or 1
     later = tokens - first
+    gaps = tuple((after - before) // 100 / 1e4 for before, after in itertools.pairwise(times))
     return _Timed(
         ttft_ms=(times[0] - sent_ns) / 1e6,
         e2e_ms=(times[-1] - sent_ns) / 1e6,
         tpot_ms=(times[-1] - times[0]) / 1e6 / later if later > 0 else None,
         tokens_first=first,
         step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
-        step_gap_ms=tuple((after - before) // 100 / 1e4 for before, after in itertools.pairwise(times)),
+        step_gap_ms=gaps if not unknown else tuple(gap for event, gap in enumerate(gaps) if not unknown & {event, event + 1}),
+        gaps_censored=len(gaps) - sum(not unknown & {event, event + 1} for event in range(len(gaps))) if unknown else 0,
     )
 
 
