@@ -93,7 +93,7 @@ def split(text: str) -> tuple[Source, ...]:
             continue
         truncated = len(body) > LIMIT_BYTES
         body = mask(body[-LIMIT_BYTES:])
-        if name in ("journal", "kernel") and journal_hidden(body):
+        if name in ("journal", "kernel") and (journal_hidden(body) or "Operation not permitted" in body[:400]):
             body = f"(this account may not read the {name}; add it to the group systemd-journal)\n" + body
         sources.append(Source(name=name, text=body, truncated=truncated))
     return tuple(sources)

@@ -37,6 +37,8 @@ def requested_stop(case: Case) -> Finding | None:
 
 def killed_loading(case: Case) -> Finding | None:
     timeouts = case.reading.events_of("start_timeout")
+    if not timeouts and 0 < case.run.reached < life.READY:
+        timeouts = case.reading.events_of("watchdog")  # the watchdog of a start that was still loading
     probes = case.reading.events_of("probe_kill")
     if not timeouts and not (probes and case.run.reached < life.READY):
         return None

@@ -22,7 +22,7 @@ def _unknown(case: Case) -> Finding:
         shown = [reading.props["LoadState"][1]]
     ruled = []
     ruled.append("no exception of the engine" if not case.causes else "")
-    if any(line.channel == "kernel" for line in reading.lines) or any(s.name == "kernel" for s in reading.evidence.sources):
+    if any(line.channel == KERNEL and line.time_s is not None for line in reading.lines):
         ruled.append("no OOM kill and no GPU error in the kernel log" if not reading.kills and not reading.xids else "")
     ruled.append("no stop request" if case.stop is None else "")
     number = case.exit_signal
@@ -44,6 +44,10 @@ def _unknown(case: Case) -> Finding:
     collect = "the first 200 lines after the last start, the kernel log (`journalctl -k`), `systemctl show`, and `nvidia-smi`"
     if number == 9:
         collect = "the kernel log around the exit (`journalctl -k`), the unit's journal over all restarts, the cgroup's memory.events, and who could have sent it (audit, health checks, a person)"
+    hidden = [source.name for source in reading.evidence.sources if source.text.startswith("(this account may not read")]
+    if hidden:
+        summary += f" (this account may not read the {' and the '.join(hidden)})"
+        collect = f"the {' and the '.join(hidden)}: add the account to the group systemd-journal, or allow `sudo -n`; then {collect}"
     facts = "; ".join(r for r in ruled if r)
     return Finding(
         id="unknown", cls="unknown", failure=True, summary=f"{summary}. Ruled out: {facts or 'nothing'}", quotes=quotes(shown or case.ended[:2]), confidence="unknown",
@@ -139,7 +143,9 @@ def _loading(case: Case) -> Finding:
         id="healthy.loading",
         cls="healthy",
         failure=False,
-        summary="the server is still starting and nothing failed so far",
+        summary="the server is still starting and nothing failed so far"
+        if case.run.marks
+        else "the unit runs and nothing failed; no line of its log says how far it has come",
         quotes=quotes(shown),
         confidence="likely",
         phase=phase,
