@@ -23,8 +23,7 @@ from leadline.records import AnyEvent
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.M | re.S)
-DEMO = ROOT / "tests" / "data" / "docs" / "demo.jsonl.gz"
-"""The journal of a real `leadline demo`, one event a line."""
+JOURNALS = ROOT / "tests" / "data" / "journals"
 DEMO_ID = "20261129-demo"
 
 
@@ -46,10 +45,10 @@ def steps(path: Path) -> list[Step]:
     return found
 
 
-def demo_events() -> list[AnyEvent]:
-    """The events of a real `leadline demo`, in order (texts of answers and step gaps left out, paths made neutral)."""
+def real_events(name: str) -> list[AnyEvent]:
+    """The events of a real campaign, in order; see the README beside them."""
     decoder: msgspec.json.Decoder[AnyEvent] = msgspec.json.Decoder(AnyEvent)
-    with gzip.open(DEMO) as lines:
+    with gzip.open(JOURNALS / f"{name}.jsonl.gz") as lines:
         return [decoder.decode(line) for line in lines]
 
 
@@ -60,7 +59,7 @@ def prepare(folder: Path) -> dict[str, str]:
     shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m leadline "$@"\n')
     shim.chmod(0o755)
     with Journal(folder / "state" / "campaigns" / DEMO_ID, write=True) as book:
-        for event in demo_events():
+        for event in real_events("demo"):
             book.append(event)
     (folder / "work").mkdir()
     return {

@@ -22,7 +22,7 @@ from leadline.report.document import builtins, changes
 from leadline.state import Knowledge, fold
 
 DATA = Path(__file__).parent / "data" / "report"
-CAMPAIGNS = {"crash": planted.crash_campaign, "demo": planted.demo_campaign, "real": docs_console.demo_events}
+CAMPAIGNS = {"crash": planted.crash_campaign, "demo": planted.demo_campaign, "real": lambda: docs_console.real_events("h200-crash")}
 
 
 @pytest.fixture(params=sorted(CAMPAIGNS))

@@ -14,8 +14,9 @@ import msgspec
 import pytest
 from rich.console import Console
 
+import docs_console
 import planted
-from leadline import journal, live, report
+from leadline import journal, live, report, words
 from leadline.errors import NoCampaign
 from leadline.journal import Journal
 from leadline.records import AnyEvent, Began, Concluded, Progress
@@ -238,6 +239,16 @@ def test_a_campaign_does_not_differ_from_itself() -> None:
     assert "faster" not in told
     assert "slower" not in told
     assert report.diff_json(known, known)["conditions"] == []
+
+
+def test_two_real_campaigns_of_one_machine_compare() -> None:
+    """As found 3 steps and as found 1 step, on twin GPUs of one host: the same settings lie within each other's noise."""
+    before, after = (report.document(fold(docs_console.real_events(name))) for name in ("h200-crash", "h200-gain"))
+    made = compared.diff(before, after)
+    assert "workloads" not in {row.name for row in made.conditions}
+    shared = {(row.before.label, row.level.concurrency): row.ratio for row in made.same_setting}
+    assert len(shared) == 9
+    assert all(words.reading(ratio) == "no difference shown" for ratio in shared.values())
 
 
 def test_other_workloads_are_never_compared() -> None:

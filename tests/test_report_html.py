@@ -16,7 +16,7 @@ import pytest
 import docs_console
 import planted
 from leadline import report, words
-from leadline.records import Candidate
+from leadline.records import AnyEvent, Candidate
 from leadline.report import charts
 from leadline.state import Knowledge, fold
 
@@ -63,9 +63,17 @@ def leaves(value: Any) -> Iterator[Any]:
         yield value
 
 
-@pytest.fixture(params=["crash", "demo", "real"])
+def campaign(name: str) -> list[AnyEvent]:
+    if name == "crash":
+        return planted.crash_campaign()
+    return (
+        planted.demo_campaign() if name == "demo" else docs_console.real_events(name.replace("real-demo", "demo").replace("real-", "h200-"))
+    )
+
+
+@pytest.fixture(params=["crash", "demo", "real-demo", "real-crash", "real-gain"])
 def known(request: pytest.FixtureRequest) -> Knowledge:
-    return fold({"crash": planted.crash_campaign, "demo": planted.demo_campaign, "real": docs_console.demo_events}[request.param]())
+    return fold(campaign(request.param))
 
 
 @pytest.fixture
