@@ -10,6 +10,7 @@ from .case import LOOP, Case, as_fields, in_trouble
 from .cause import engine_cause
 from .host import driver, gpu_kernel, host_oom, other_oom, shm_full
 from .keepers import answers, cannot_start, died_natively, killed_loading, loop, masked, requested_stop, sandbox, silent, stalled, watchdog
+from .lines import KERNEL
 from .quoting import quotes
 from .reading import Reading
 
