@@ -30,7 +30,9 @@ show=$(systemctl $scope show --no-pager -- "$unit" 2>&1)
 printf '%s\n' "$show"
 [ -n "$group" ] || group=$(printf '%s\n' "$show" | sed -n 's/^ControlGroup=//p')
 layer 'unit file'
-systemctl $scope cat --no-pager -- "$unit" 2>&1
+printf '%s\n' "$show" | sed -n 's/^FragmentPath=//p;s/^DropInPaths=//p' | tr ' ' '\n' | while read -r path; do
+  [ -z "$path" ] || { echo "# $path"; cat "$path" 2>&1; }
+done
 layer journal
 if [ -n "$invocation" ]; then
   $S journalctl $scope --no-pager -o short-iso -n 4000 "_SYSTEMD_INVOCATION_ID=$invocation" + "INVOCATION_ID=$invocation" 2>&1
@@ -38,8 +40,8 @@ else
   $S journalctl $scope --no-pager -o short-iso -n 4000 -u "$unit" 2>&1
 fi
 layer kernel
-kernel=$($S journalctl --no-pager -k -o short-iso -n 600 2>&1)
-case $kernel in ''|*'No entries'*) kernel=$($S dmesg -T 2>&1 | tail -n 1500) ;; esac
+kernel=$($S dmesg --time-format iso 2>/dev/null | tail -n 600)
+[ -n "$kernel" ] || kernel=$($S journalctl --no-pager -k -o short-iso -n 600 2>&1)
 printf '%s\n' "$kernel"
 layer cgroup
 [ -z "$group" ] || grep -H . "/sys/fs/cgroup$group/memory.events" "/sys/fs/cgroup$group/memory.max" "/sys/fs/cgroup$group/memory.current" 2>/dev/null
