@@ -85,7 +85,12 @@ def kill_at(command: Sequence[str], home: Path, mark: str, after_s: float) -> bo
 def finish(command: Sequence[str], home: Path, mark: str, limit_s: float) -> tuple[int, str]:
     """Run the campaign to its end; exit status and standard error."""
     running = start(command, home, mark)
-    _, errors = running.communicate(timeout=limit_s)
+    try:
+        _, errors = running.communicate(timeout=limit_s)
+    except subprocess.TimeoutExpired:
+        running.kill()
+        _, errors = running.communicate()
+        return -1, f"not done after {limit_s} s: {errors.decode()}"
     return running.returncode, errors.decode()
 
 

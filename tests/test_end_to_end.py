@@ -17,8 +17,15 @@ from pathlib import Path
 import pytest
 
 import kills
-from leadline import journal
+from leadline import journal, ready
+from leadline.config import Readiness
+from leadline.engines.fake import FakeEngine
+from leadline.errors import LaunchHung, PortTaken
 from leadline.journal import Journal
+from leadline.process import ProcessSupervisor
+from leadline.records import Command, Outcome, RequestResult
+
+OK = RequestResult(prompt_id="ask", outcome=Outcome.OK, tokens_out=1)
 
 
 def free_port() -> int:
@@ -134,35 +141,43 @@ def test_a_foreign_server_on_the_port_is_named_and_never_measured(home: Path, fo
         assert not any(trial.blocks for trial in book.knowledge.trials)
 
 
-def test_a_foreign_server_that_comes_while_ours_loads_is_refused(home: Path) -> None:
-    """The race of the recordings: our server dies or is slow, and another one answers /health on its port."""
-    port, asked = free_port(), []
-    running = kills.start(tune(port, "--plant-load-s", "30", "--plant-never-ready"), home, "race")
-    handler = type("Handler", (Foreign,), {"asked": asked})
-    server = None
-    for _ in range(600):
-        folders = journal.campaigns()
-        if folders:
-            with Journal(folders[0], write=False) as book:
-                if any(trial.launch is not None for trial in book.knowledge.trials):
-                    try:
-                        server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
-                    except OSError:
-                        running.kill()
-                        pytest.skip("the fake server had bound its port first")
-                    break
-        time.sleep(0.05)
-    assert server is not None
-    threading.Thread(target=server.serve_forever, daemon=True).start()
+def test_a_foreign_server_that_comes_while_ours_loads_is_refused(tmp_path: Path, foreign: tuple[int, list[str]]) -> None:
+    """The race of the recordings: ours loads (or has died), and another server answers /health on its port."""
+    port, asked = foreign
+    engine = FakeEngine()
+    parsed = engine.parse((sys.executable, "-m", "leadline.fakeserver", "--port", str(port)))
+    assert parsed is not None
+    supervisor = ProcessSupervisor(Command(argv=("sleep", "60")), tmp_path)  # no port given: it cannot see the stranger before the start
+    launch = supervisor.start(("sleep", "60"))
+
+    def ask(url: str) -> RequestResult:
+        raise AssertionError("a token was asked of the foreign server")
+
     try:
-        _, errors = running.communicate(timeout=120)
+        with pytest.raises(PortTaken) as caught:
+            ready.wait(supervisor, launch, engine, parsed, parsed.candidate, f"http://127.0.0.1:{port}", Readiness(), ask=ask)
     finally:
-        server.shutdown()
-        server.server_close()
-    assert running.returncode == 30, errors
-    assert f"pid {os.getpid()}".encode() in errors
-    assert not [path for path in asked if "completions" in path], "the foreign server was measured"
-    assert kills.left_over("race") == []
+        supervisor.restore()
+        supervisor.close()
+    assert str(os.getpid()) in caught.value.message
+    assert not [path for path in asked if "completions" in path]
+
+
+def test_a_server_that_only_answers_not_yet_is_hung(tmp_path: Path) -> None:
+    """Our own polling keeps it busy a little; that is no progress."""
+    engine, port = FakeEngine(), free_port()
+    argv = (sys.executable, "-m", "leadline.fakeserver", "--port", str(port), "--plant-never-ready")
+    parsed = engine.parse(argv)
+    assert parsed is not None
+    supervisor = ProcessSupervisor(Command(argv=argv), tmp_path, port=port)
+    launch = supervisor.start(argv)
+    settings = Readiness(still_s=6.0, limit_s=200.0, poll_s=0.02)
+    try:
+        with pytest.raises(LaunchHung):
+            ready.wait(supervisor, launch, engine, parsed, parsed.candidate, f"http://127.0.0.1:{port}", settings, ask=lambda url: OK)
+    finally:
+        supervisor.restore()
+        supervisor.close()
 
 
 def test_an_engine_that_exits_at_once_is_quoted(home: Path) -> None:

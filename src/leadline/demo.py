@@ -10,6 +10,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 
 from . import assets
 from .config import Measure, Settings, Tune
@@ -18,6 +19,7 @@ from .errors import PortTaken
 FIRST_PORT, LAST_PORT = 18081, 18180
 SLOTS = 4
 CONTEXT_TOKENS = 8192
+PATIENCE_S = 4.0
 
 
 def prepare(*, narrate: bool) -> tuple[str, Settings]:
@@ -79,13 +81,24 @@ def as_tune(target: str) -> str:
 
 
 def first_free_port() -> int:
-    """The first free loopback port of the demo's range, so that an interrupted demo finds its port (and journal) again."""
+    """The first free loopback port of the demo's range, so that an interrupted demo finds its port (and journal) again.
+
+    The first one gets a moment: the keeper of a demo that was killed just now may still be ending its server.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    while not _free(FIRST_PORT) and time.monotonic() < deadline:
+        time.sleep(0.1)
     for port in range(FIRST_PORT, LAST_PORT):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
+        if _free(port):
             return port
     raise PortTaken(port=f"{FIRST_PORT}-{LAST_PORT}", pid="several", command="other programs")
+
+
+def _free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True

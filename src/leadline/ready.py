@@ -22,8 +22,9 @@ from .records import Candidate, Exit, Launch, Outcome, Record, Reported, Request
 from .supervisor import Supervisor
 
 TAIL_BYTES = 16384
-CPU_STEP_S = 0.05
-"""CPU time below this between two looks is bookkeeping, not work."""
+BUSY_SHARE, BUSY_WINDOW_S = 0.05, 1.0
+"""A launch that uses less of a core than this is not working: answering our own polling costs about a hundredth."""
+SLOWEST_POLL_S = 0.5
 
 
 class Answer(Record, frozen=True):
@@ -51,14 +52,14 @@ def wait(
     not what was asked for).
     """
     began = moved = time.monotonic()
-    seen_log, seen_cpu = -1, -1.0
+    seen_log, pulse, pause_s = -1, _Pulse(), settings.poll_s
     while True:
         status = supervisor.status(launch)
         now = time.monotonic()
         if not status.running:
             raise _died(supervisor, launch, candidate, status.exit, now - began)
-        if status.log_bytes != seen_log or (status.cpu_s or 0.0) - seen_cpu > CPU_STEP_S:
-            seen_log, seen_cpu, moved = status.log_bytes, status.cpu_s or 0.0, now
+        if status.log_bytes != seen_log or pulse.beats(now, status.cpu_s or 0.0):
+            seen_log, moved = status.log_bytes, now
         tail = supervisor.log(launch, start=-TAIL_BYTES).decode("utf-8", "replace")
         notify(engine.loading(tail))
         if now - moved > settings.still_s or now - began > settings.limit_s:
@@ -71,7 +72,25 @@ def wait(
             if answer.outcome is Outcome.OK and answer.tokens_out > 0 and supervisor.status(launch).running:
                 return Answer(load_s=time.monotonic() - began, reported=reported)
         supervisor.renew()
-        time.sleep(settings.poll_s)
+        time.sleep(pause_s)
+        pause_s = min(max(SLOWEST_POLL_S, settings.poll_s), pause_s * 1.1)
+
+
+class _Pulse:
+    """Whether a launch works: its CPU time over windows of :data:`BUSY_WINDOW_S`."""
+
+    def __init__(self) -> None:
+        self._at_s, self._cpu_s = -1.0, 0.0
+
+    def beats(self, now_s: float, cpu_s: float) -> bool:
+        if self._at_s < 0:
+            self._at_s, self._cpu_s = now_s, cpu_s
+            return True
+        if now_s - self._at_s < BUSY_WINDOW_S:
+            return False
+        busy = cpu_s - self._cpu_s > BUSY_SHARE * (now_s - self._at_s)
+        self._at_s, self._cpu_s = now_s, cpu_s
+        return busy
 
 
 def identify(supervisor: Supervisor, launch: Launch, engine: Engine, parsed: Parsed, candidate: Candidate, base_url: str) -> Reported:
