@@ -77,6 +77,8 @@ class Figures(Record, frozen=True):
     token_source: str
     acceptance_rate: float | None
     """Accepted / drafted tokens, where the server says it per request."""
+    gaps_unsure: float
+    """Share of the step gaps whose ends shared a late read: above 1 % the p99 is an upper bound."""
     late_ms_p99: float
     """How late requests were sent, against the schedule (open loop) or a free connection (closed)."""
     blocks: int
@@ -261,6 +263,7 @@ def figures(done: LevelResult) -> Figures:
         tokens_out=tokens_out,
         token_source="+".join(sorted({r.token_source for r in served})),
         acceptance_rate=sum(r.accepted or 0 for r in served) / drafted if drafted else None,
+        gaps_unsure=sum(r.gaps_unsure for r in served) / max(1, sum(len(r.step_gap_ms) for r in served)),
         late_ms_p99=measure.percentile(late, 0.99),
         blocks=len(done.blocks),
         stop=done.stop,
@@ -312,7 +315,7 @@ def text(result: BenchResult) -> str:
         notes.append(
             f"{f.level.label}: tokens from {f.token_source or 'nothing'}; clock {clocks}, "
             + (f"lag p99 {lag:.2f} ms, " if "user" not in clocks else "lag unknown, ")
-            + f"merged reads {merged:.1%}, "
+            + f"merged reads {merged:.1%}, gaps unsure {f.gaps_unsure:.1%}, "
             f"late p99 {f.late_ms_p99:.2f} ms, client CPU {sum(c.cpu_s for c in f.client):.2f} s; stopped by {f.stop or 'interruption'}"
             + (f"; INVALID: {f.invalid}" if f.invalid else "")
         )

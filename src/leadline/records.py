@@ -200,8 +200,8 @@ class RequestResult(Record, frozen=True):
     step_tokens: tuple[int, ...] = ()
     """Tokens of each event, where the server counts them per chunk."""
     step_gap_ms: tuple[float, ...] = ()
-    gaps_censored: int = 0
-    """Gaps left out because an event shared a late read with the next one, so that its own time is not known."""
+    gaps_unsure: int = 0
+    """Gaps at an event that shared a late read with the next one: its own time is not known, only that it was no later than said."""
     tokens_cached: int | None = None
     drafted: int | None = None
     accepted: int | None = None

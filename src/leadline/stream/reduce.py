@@ -243,7 +243,7 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
             tokens_first=timed.tokens_first,
             step_tokens=timed.step_tokens,
             step_gap_ms=timed.step_gap_ms,
-            gaps_censored=timed.gaps_censored,
+            gaps_unsure=timed.gaps_unsure,
         ),
         sent_ns=trace.sent_ns,
         last_ns=times[-1] if times else 0,
@@ -294,7 +294,7 @@ class _Timed(NamedTuple):
     tokens_first: int = 1
     step_tokens: tuple[int, ...] = ()
     step_gap_ms: tuple[float, ...] = ()
-    gaps_censored: int = 0
+    gaps_unsure: int = 0
 
 
 def _unknown(which: list[int], lags: list[int], reads: int) -> set[int]:
@@ -317,8 +317,8 @@ def _timed(sent_ns: int, times: list[int], counts: list[int], tokens: int, unkno
         tpot_ms=(times[-1] - times[0]) / 1e6 / later if later > 0 else None,
         tokens_first=first,
         step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
-        step_gap_ms=gaps if not unknown else tuple(gap for event, gap in enumerate(gaps) if not unknown & {event, event + 1}),
-        gaps_censored=len(gaps) - sum(not unknown & {event, event + 1} for event in range(len(gaps))) if unknown else 0,
+        step_gap_ms=gaps,
+        gaps_unsure=sum(bool(unknown & {event, event + 1}) for event in range(len(gaps))) if unknown else 0,
     )
 
 
