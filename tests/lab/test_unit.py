@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -73,8 +74,8 @@ def test_sudo_is_enough(lab: Lab, service: SystemdSupervisor) -> None:
     ops = open_unit(lab, "ops")
     launch = ops.start(with_depth(ops, "6"))
     assert ops.status(launch).running
-    assert b"loading model /models/two words.gguf" in ops.log(launch)
     (listener,) = wait_for_listener(ops, 8090)
+    assert b"loading model /models/two words.gguf" in ops.log(launch)
     assert ops.owns(launch, listener.pid)
     assert not ops.owns(launch, 1)
     assert listener.started_s is not None
@@ -86,10 +87,11 @@ def test_sudo_is_enough(lab: Lab, service: SystemdSupervisor) -> None:
 
 
 def wait_for_listener(service: SystemdSupervisor, port: int) -> tuple[object, ...]:
-    for _ in range(50):
+    for _ in range(100):
         found = service.listeners(port)
         if found:
             return found
+        time.sleep(0.3)
     raise AssertionError(f"nobody listens on {port}")
 
 
@@ -108,6 +110,7 @@ def test_hostile_arguments_reach_the_process_as_they_are(lab: Lab, service: Syst
         "",
     ]
     launch = service.start([*service.service().command.argv, *hostile])
+    wait_for_listener(service, 8090)  # the process that systemd forked has become the engine
     seen = lab.root.read(f"/proc/{launch.pid}/cmdline").split(b"\0")[:-1]
     assert [part.decode() for part in seen[-len(hostile) :]] == hostile
 
