@@ -76,6 +76,13 @@ def test_the_effective_command_is_read_back() -> None:
     assert probes.same_command("a 'b c' /root/x", ("a", "b c", "\0"))
 
 
+def test_a_command_with_line_breaks_is_read_whole() -> None:
+    text = "Id=a.service\nExecStart={ path=/x ; argv[]=/x one\nMainPID=9\ntwo ; ignore_errors=no ; status=0/0 }\nMainPID=7\n"
+    one = probes.parse_show(text)
+    assert one.get("MainPID") == "7"
+    assert probes.same_command(one.exec_argv[0], ("/x", "one\nMainPID=9\ntwo"))
+
+
 def test_figures_that_systemd_does_not_know() -> None:
     one = shown("c01-healthy")
     assert one.number("CPUUsageNSec") == 510_000_000

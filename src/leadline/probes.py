@@ -92,8 +92,16 @@ class Shown(Record, frozen=True):
 
 
 def parse_show(text: str) -> Shown:
-    pairs = (line.partition("=") for line in text.splitlines())
-    return Shown(values=tuple((key, value) for key, equals, value in pairs if equals and re.fullmatch(r"[A-Za-z0-9]+", key)))
+    """``Key=value`` lines. A command whose arguments hold line breaks goes on until its closing brace."""
+    pairs: list[tuple[str, str]] = []
+    for line in text.splitlines():
+        open_command = bool(pairs) and pairs[-1][1].startswith("{ ") and not pairs[-1][1].endswith(" }")
+        key, equals, value = line.partition("=")
+        if open_command:
+            pairs[-1] = (pairs[-1][0], f"{pairs[-1][1]}\n{line}")
+        elif equals and re.fullmatch(r"[A-Za-z0-9]+", key):
+            pairs.append((key, value))
+    return Shown(values=tuple(pairs))
 
 
 def same_command(shown: str, argv: tuple[str, ...]) -> bool:
