@@ -121,28 +121,33 @@ class Journal:
         self._lock = lock
 
     def _open(self, write: bool) -> None:
-        new = not self.path.exists()
+        if write and not self.path.exists():
+            self._create()
         with self._told("read"):
-            mode = "rwc" if write else "ro"
+            mode = "rw" if write else "ro"
             self._db = sqlite3.connect(f"{self.path.absolute().as_uri()}?mode={mode}", uri=True, isolation_level=None, timeout=10.0)
-            if new:
-                self._create()
             self._check_meta()
+            if write:
+                self._db.execute("PRAGMA journal_mode=WAL")
+                self._db.execute("PRAGMA synchronous=FULL")
             for event in self._read(0):
                 self._knowledge = fold([event], self._knowledge)
 
     def _create(self) -> None:
+        """Make the file beside its place and move it there whole: whoever reads it sees every table or no file."""
+        fresh = self.path.with_suffix(".new")
         with self._told("write"):
-            self._db.execute("PRAGMA journal_mode=WAL")
-            self._db.execute("PRAGMA synchronous=FULL")
-            self._db.execute("BEGIN")
-            self._db.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
-            self._db.execute(
-                "CREATE TABLE events(seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL) STRICT"
-            )
-            meta = {"format": str(FORMAT), "writer": __version__, "campaign_id": self.folder.name}
-            self._db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
-            self._db.execute("COMMIT")
+            fresh.unlink(missing_ok=True)
+            with contextlib.closing(sqlite3.connect(fresh, isolation_level=None)) as db:
+                db.execute("BEGIN")
+                db.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT")
+                db.execute(
+                    "CREATE TABLE events(seq INTEGER PRIMARY KEY, at_s REAL NOT NULL, kind TEXT NOT NULL, body BLOB NOT NULL) STRICT"
+                )
+                meta = {"format": str(FORMAT), "writer": __version__, "campaign_id": self.folder.name}
+                db.executemany("INSERT INTO meta VALUES (?, ?)", meta.items())
+                db.execute("COMMIT")
+            os.replace(fresh, self.path)
 
     def _check_meta(self) -> None:
         meta = dict(self._db.execute("SELECT key, value FROM meta"))
