@@ -6,8 +6,10 @@ the second of the last entry seen and drops what is known by its cursor.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
+from .errors import NeedsRights
 from .probes import journal_hidden, parse_journal
 from .target import Target
 
@@ -45,9 +47,11 @@ class UnitLog:
         ]
         argv.append(f"_SYSTEMD_INVOCATION_ID={self._invocation}")
         done = self._target.run(argv, root=self._root, timeout_s=60.0)
-        if not self._root and not self._scope and journal_hidden(done.error_text):
-            self._root = True
-            done = self._target.run(argv, root=True, timeout_s=60.0)
+        if not self._root and not self._scope and (journal_hidden(done.error_text) or not done.stdout):
+            # an account that may not see the messages gets none, and with -o json no word about it
+            with contextlib.suppress(NeedsRights):
+                done = self._target.run(argv, root=True, timeout_s=60.0)
+                self._root = bool(done.stdout)
         done.check(self._target.name)
         self._looked = time.monotonic()
         for line in parse_journal(done.text):
