@@ -155,7 +155,7 @@ class Lab:
     def files(self) -> str:
         """Every file, link and folder that systemd reads units from, with its content's digest."""
         return self.sh(
-            "cd / && find etc/systemd run/systemd/system run/systemd/transient usr/local 2>/dev/null | sort | while read -r f; do "
+            "cd / && find etc/systemd run/systemd/system run/systemd/transient usr/local -mindepth 1 2>/dev/null | sort | while read -r f; do "
             'if [ -L "$f" ]; then echo "$f -> $(readlink "$f")"; elif [ -f "$f" ]; then sha256sum "$f"; else echo "$f/"; fi; done'
         )
 
