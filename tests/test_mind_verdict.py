@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -155,6 +156,17 @@ def test_a_gain_below_what_was_asked_for_is_no_reason_to_change() -> None:
     assert said.sentence.startswith("Change nothing")
     assert all("less than the 3%" in point.why or "no difference" in point.why for point in said.points)
     assert verdict(at, known, Tune(min_gain=0.01)).change
+
+
+def test_the_sentence_names_the_gain_as_found_and_over_off() -> None:
+    three, eight = eagle(3), eagle(8)
+    played_at = ((three, 4), (OFF, 4), (eight, 4))
+    quiet = Noise(block=0.0, launch=0.0, liking=0.0)
+    at = surface({OFF: (100, 300, 800), three: (120, 360, 960), eight: (150, 450, 1200)}, found=three)
+    assert re.search(r"\(1\.25x as found, [\d.]+-[\d.]+; 1\.50x off\)", verdict(at, played(at, *played_at, noise=quiet)).sentence)
+    from_off = surface({OFF: (100, 300, 800), three: (120, 360, 960), eight: (150, 450, 1200)})
+    said = verdict(from_off, played(from_off, *played_at, noise=quiet)).sentence
+    assert re.search(r"\(1\.50x as found, [\d.]+-[\d.]+\)", said)
 
 
 def test_speculation_that_is_not_better_than_off_is_switched_off() -> None:

@@ -276,3 +276,25 @@ def test_series_colours_differ_for_every_eye(page: Page, theme: int, sight: str)
             (sum(w * c for w, c in zip((0.2126, 0.7152, 0.0722), linear(hue), strict=True)) for hue in (colour, card)), reverse=True
         )
         assert (light + 0.05) / (dark + 0.05) > 4.5, name
+
+
+def test_the_first_section_says_why_a_candidate_failed_what_was_gained_and_what_waits() -> None:
+    page = Page(report.html(fold(planted.crash_campaign())))
+    text = " ".join(" ".join(text for text, chain in page.texts if any(attrs.get("id") == "verdict" for _, attrs in chain)).split())
+    assert planted.POOL_FINDING.summary in text
+    assert planted.POOL_FINDING.remedy in text
+    assert re.search(r"1\.12 × \( 1\.\d\d – 1\.\d\d \) against as found faster", text)
+    assert "In brackets: 90 % intervals" in text
+    assert re.search(r"recommended 296 .* as found 264 .* speculation off 167 ", text)
+    assert text.count("wait in a queue") == 1
+    assert re.search(r"Requests beyond 20 wait in a queue ?: TTFT [\d,]+ ms", text)
+    assert "No setting is shown to be better here; the smallest of the tied ones is speculation off" in text
+
+
+def test_an_algorithm_that_is_reported_under_another_name_is_said_to_be_the_same() -> None:
+    crash = report.document(fold(planted.crash_campaign()))
+    assert crash.spelling.startswith("SGLang reports NEXTN as EAGLE")
+    for made in (report.html(fold(planted.crash_campaign())), report.markdown(fold(planted.crash_campaign()))):
+        assert made.replace("&#39;", "'").split('id="report-data"')[0].count(crash.spelling) == 1
+    assert report.document(fold(docs_console.real_events("h200-gain"))).spelling == ""
+    assert report.document(fold(planted.demo_campaign())).spelling == ""

@@ -212,7 +212,7 @@ def _sentence(points: Sequence[OperatingPoint], overall: Candidate, gain: stats.
     parts = []
     for candidate in dict.fromkeys(point.candidate for point in better):
         mine = [point for point in better if point.candidate == candidate]
-        where = ", ".join(f"{p.level.label} ({_times(p.gain_vs_found)})" if p.gain_vs_found else p.level.label for p in mine)
+        where = ", ".join(f"{p.level.label}{_against(p, found)}" for p in mine)
         parts.append(f"{candidate.label} for {where}")
     kept = [point.level.label for point in points if point.candidate == found]
     text = f"Use {'; '.join(parts)}" if parts else ""
@@ -226,6 +226,17 @@ def _sentence(points: Sequence[OperatingPoint], overall: Candidate, gain: stats.
             f"One configuration for {tune.objective}: keep {found.label}; no gain of {tune.min_gain:.0%} over all levels together is shown."
         )
     return f"{text}. {one}" if text else one
+
+
+def _against(point: OperatingPoint, found: Candidate) -> str:
+    """The gain over the configuration as found and, where that is another reference, over speculation off."""
+    gain, off = point.gain_vs_found, point.gain_vs_off
+    if gain is None:
+        return ""
+    text = f"{gain.value:.2f}x as found, {gain.low:.2f}-{gain.high:.2f}"
+    if off is not None and not found.off and not point.candidate.off:
+        text += f"; {off.value:.2f}x off" if off.excludes_one else "; no difference to off shown"
+    return f" ({text})"
 
 
 def _times(interval: Interval | None) -> str:

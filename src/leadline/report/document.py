@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from .. import __version__, words
+from ..engines.sglang_facts import canonical
 from ..mask import HIDDEN, mask
 from ..records import (
     Candidate,
@@ -136,6 +137,8 @@ class Document(Record, frozen=True):
     command_found: tuple[str, ...]
     command: tuple[str, ...]
     changes: tuple[Change, ...]
+    spelling: str
+    """Where the engine reports its algorithm under another name than the command has: that both are one; else empty."""
     applied: str
     launches: int
     blocks: int
@@ -206,12 +209,20 @@ def document(known: Knowledge) -> Document:
         command_found=masked_argv(began.command.argv) if began else (),
         command=masked_argv(verdict.command) if verdict else (),
         changes=changes(masked_argv(began.command.argv), masked_argv(verdict.command)) if began and verdict and verdict.command else (),
+        spelling=_spelling(best, verdict.command) if best and verdict else "",
         applied=f"{known.applied.candidate.label}: {known.applied.what}" if known.applied else "",
         launches=known.launches,
         blocks=sum(len(trial.blocks) for trial in known.trials),
         down_s=known.down_s,
         elapsed_s=max((row.end_s or row.ready_s or row.start_s for row in rows), default=0.0),
     )
+
+
+def _spelling(shown: Candidate, argv: tuple[str, ...]) -> str:
+    named = _flags(argv).get("--speculative-algorithm", "")
+    if named.upper() == shown.algorithm.upper() or canonical(named) != shown.algorithm:
+        return ""
+    return f"SGLang reports {named} as {shown.algorithm}: the command's {named} and the {shown.algorithm} named here are one algorithm"
 
 
 def _model_check(every: tuple[Cell, ...]) -> ModelCheck | None:

@@ -14,7 +14,7 @@ import jinja2
 from markupsafe import Markup
 
 from .. import words
-from ..records import Candidate, Interval
+from ..records import Candidate, Interval, Level
 from . import charts
 from .document import Document, builtins
 from .text import command_lines, conditions, gain
@@ -52,6 +52,9 @@ def render(document: Document, live: bool = False) -> str:
             modelled=any(cell.model_tok_s is not None for cell in document.cells),
             barred=any(row.starts is False for row in document.frontier),
             elsewhere={point.level: point for point in document.points if point.candidate != document.best},
+            rates={cell.level: _rates(document, off, cell.level) for cell in document.best_cells},
+            queued=_queued(document),
+            confidence=next((cell.output_tok_s.confidence for cell in document.best_cells if cell.output_tok_s), None),
             same_reference=document.found is not None and document.found.off,
             failed_numbers={trial.number for trial in document.failed},
             open_failures=len(document.failed) <= OPEN_FAILURES,
@@ -61,6 +64,23 @@ def render(document: Document, live: bool = False) -> str:
         )
     )
     return page + "\n"
+
+
+def _rates(document: Document, off: Candidate | None, level: Level) -> list[tuple[str, Interval]]:
+    """Throughput at a level of the recommended setting, the one as found and off; a setting that is two of them has one row."""
+    roles = ((document.best if document.change else None, "recommended"), (document.found, "as found"), (off, "speculation off"))
+    named: dict[Candidate, list[str]] = {}
+    for candidate, role in roles:
+        if candidate is not None:
+            named.setdefault(candidate, []).append(role)
+    measured = {cell.candidate: cell.output_tok_s for cell in document.cells if cell.level == level}
+    return [(", ".join(names), rate) for candidate, names in named.items() if (rate := measured.get(candidate)) is not None]
+
+
+def _queued(document: Document) -> dict[Level, int]:
+    """Levels at which more requests are under way than the recommended setting runs at a time, with how many it runs."""
+    running = next((row.max_running_requests for row in reversed(document.trials) if row.candidate == document.best and row.blocks), None)
+    return {level: running for level in document.levels if running and level.rate_rps is None and level.concurrency > running}
 
 
 def _acceptance_legend(document: Document, candidates: list[Candidate]) -> list[tuple[str, Markup]]:
@@ -87,9 +107,9 @@ def _count(value: int | None) -> Markup:
 def _span(estimate: Interval, about: bool = True) -> Markup:
     low, high = _figure(estimate.low, estimate.unit), _figure(estimate.high, estimate.unit)
     if not about:
-        return Markup('<span class="iv">{}–{}</span>').format(low, high)
+        return Markup('<span class="iv">({}–{})</span>').format(low, high)
     made = f"{estimate.confidence:.0%} interval, n = {estimate.n}; {estimate.method}"
-    return Markup('<span class="iv" title="{}">{}–{}</span>').format(made, low, high)
+    return Markup('<span class="iv" title="{}">({}–{})</span>').format(made, low, high)
 
 
 def _interval(estimate: Interval | None, unit: bool = False, about: bool = True) -> Markup:
@@ -136,6 +156,6 @@ def _environment() -> jinja2.Environment:
         memory=_memory,
         words=words,
         raw=words.raw,
-        span=lambda estimate: _span(estimate) if estimate is not None else Markup("–"),
+        span=_span,
     )
     return environment

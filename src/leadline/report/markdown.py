@@ -69,6 +69,8 @@ def _recommended(document: Document) -> list[str]:
         )
     if document.command:
         parts.append(_fence(shlex.join(document.command), "sh"))
+    if document.spelling:
+        parts.append(f"{escape(document.spelling)}.")
     return parts
 
 

@@ -238,6 +238,8 @@ def _command(document: Document) -> list[RenderableType]:
         lines.append(Text(f"  applied: {document.applied}"))
     elif document.change:
         lines.append(Text(f"  or let leadline do it: leadline apply {document.campaign_id}"))
+    if document.spelling:
+        lines.append(Text(f"  {document.spelling}"))
     return lines
 
 
