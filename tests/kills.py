@@ -11,7 +11,6 @@ import json
 import os
 import random
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -23,6 +22,7 @@ import psutil
 from leadline import journal
 from leadline import records as r
 from leadline.journal import Journal
+from leadline.target import can_bind
 
 MARK = "LEADLINE_KILL_TEST"
 CLEAN_WITHIN_S = 15.0
@@ -52,16 +52,6 @@ def clean_after(mark: str, port: int) -> str:
             names = [f"{p.pid} {' '.join(p.cmdline())[:80]}" for p in processes if p.is_running()]
             return f"left: {names}, port {port} {'taken' if taken else 'free'}"
         time.sleep(0.05)
-
-
-def can_bind(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
 
 
 def start(command: Sequence[str], home: Path, mark: str) -> subprocess.Popen[bytes]:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import socket
 import sys
 import time
 
 from . import assets
 from .config import Measure, Settings, Tune
 from .errors import PortTaken
+from .target import can_bind
 
 FIRST_PORT, LAST_PORT = 18081, 18180
 SLOTS = 4
@@ -86,19 +86,9 @@ def first_free_port() -> int:
     The first one gets a moment: the keeper of a demo that was killed just now may still be ending its server.
     """
     deadline = time.monotonic() + PATIENCE_S
-    while not _free(FIRST_PORT) and time.monotonic() < deadline:
+    while not can_bind(FIRST_PORT) and time.monotonic() < deadline:
         time.sleep(0.1)
     for port in range(FIRST_PORT, LAST_PORT):
-        if _free(port):
+        if can_bind(port):
             return port
     raise PortTaken(port=f"{FIRST_PORT}-{LAST_PORT}", pid="several", command="other programs")
-
-
-def _free(port: int) -> bool:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
