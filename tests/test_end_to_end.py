@@ -6,7 +6,6 @@ import http.server
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -24,15 +23,9 @@ from leadline.errors import LaunchHung, PortTaken
 from leadline.journal import Journal
 from leadline.process import ProcessSupervisor
 from leadline.records import Command, Outcome, RequestResult
+from leadline.target import free_port
 
 OK = RequestResult(prompt_id="ask", outcome=Outcome.OK, tokens_out=1)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def tune(port: int, *server: str, flags: tuple[str, ...] = ()) -> list[str]:
