@@ -191,6 +191,7 @@ def test_the_round_trip_is_measured_and_a_lost_connection_comes_back(lab: Lab, s
     assert 0 < service.target.round_trip_ms() < 10_000
     assert service.target._master is not None
     service.target._master.kill()
+    service.target._master.wait()  # a command caught in between would rightly say that the connection was lost
     assert service.service().running
 
 
