@@ -45,8 +45,9 @@ def _own_kill(case: Case, kill: kernel.OomKill) -> bool | None:
             return bool(_ENGINE_NAME.search(name.text.replace(container.group(1), "").replace("lmcache", "")))
     if any(event.kind == "oom" and event.line.channel != SYSTEMD for event in reading.events):
         return True
-    if kill.task:
+    if kill.task and not (unit and kill.pid is not None and reading.prop("ExecMainPID") not in ("", "0")):
         return bool(_ENGINE_TASK.search(kill.task))
+    # a unit whose main pid is known, and a victim that is another one and whose cgroup was not printed: its name (python3) proves nothing
     return None
 
 
