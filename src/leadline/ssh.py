@@ -168,6 +168,8 @@ class SshTarget:
                 return
             self._hang_up()
             os.makedirs(self._dir, mode=0o700, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(self._socket)  # a connection that was killed leaves its socket, and ssh would not share the next one over it
             options = {
                 "ControlMaster": "yes",
                 "ControlPersist": "no",
