@@ -182,3 +182,27 @@ def test_capacity_is_read_from_what_ran() -> None:
     deep = next(trial for trial in player.knowledge.trials if trial.candidate.depth == 8)
     assert deep.capacity == Capacity(max_running_requests=6)
     assert msgspec.structs.asdict(deep)["kind"] == "deep"
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_last_depth_before_a_dearer_kernel_is_launched_early(seed: int) -> None:
+    """Rounds of an H200 at 16 requests: flat at the top but for the step after 128 tokens, which the engine's log announces."""
+    level = Level(workload="chat", concurrency=16)
+    depths = tuple(range(1, 11))
+    lengths = depth_curve([0.88] * 10)
+    named = {d: Candidate(algorithm="EAGLE", depth=d) for d in depths}
+    round_ms = {d: 16.5 + 1.2 * d + 0.08 * (16.5 + 1.2 * d) * (16 * (d + 1) > 128) for d in depths}
+    surface = Surface(
+        name="step",
+        axes=(Axis(algorithm="EAGLE", depths=depths),),
+        levels=(level,),
+        found=named[3],
+        tok_s={(OFF, level): 1400.0} | {(c, level): 16e3 * lengths[d] / round_ms[d] for d, c in named.items()},
+        acceptance={(c, "chat"): counts(lengths, d) for d, c in named.items()},
+        load_s=75.0,
+        facts=(("kernel_step_tokens", "128"), ("num_experts", "128"), ("num_experts_per_tok", "10")),
+    )
+    assert surface.best(level)[0] == named[7]
+    player, _ = campaign(surface, seed=seed, noise=Noise(block=0.01))
+    launched = [trial.candidate for trial in player.knowledge.trials]
+    assert launched.index(named[7]) == 3, [c.label for c in launched]  # after as found, off and the deepest

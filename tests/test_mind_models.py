@@ -145,6 +145,34 @@ def test_experts_are_read_from_a_models_configuration() -> None:
     assert cost.experts_of({"num_experts": 8, "num_experts_per_tok": 8}) is None
 
 
+def test_a_step_splits_the_depths_into_two_lines() -> None:
+    under, over = {k: 20.0 + k for k in (3, 5, 7)}, {k: cost.STEP * (20.0 + k) for k in (8, 9, 10)}
+    ends = [(3, under[3]), (10, over[10])]
+    for depth, true in (under | over).items():  # 16 requests, 128 experts: depth 7 is the last of the cheap ones
+        assert cost.round_s(ends, depth, 16, step_tokens=128) == pytest.approx(true)
+        assert cost.round_s(ends, depth, 4, step_tokens=128) == pytest.approx(cost.round_s(ends, depth, 4))
+
+
+def test_the_height_of_a_step_is_uncertain_only_across_it() -> None:
+    assert cost.step_sd([3, 10], 7, 16, 128) == pytest.approx(cost.STEP_SD * 4 / 7)
+    assert cost.step_sd([3, 10], 8, 16, 128) == pytest.approx(cost.STEP_SD * 2 / 7)
+    assert cost.step_sd([3, 7, 10], 5, 16, 128) == 0.0
+    assert cost.step_sd([3, 7], 8, 16, 128) == cost.STEP_SD
+    assert cost.step_sd([3, 7], 2, 16, 128) == 0.0
+    assert cost.step_sd([3, 10], 7, 16, None) == 0.0
+
+
+def test_a_step_brings_recorded_rounds_of_an_h200_closer() -> None:
+    """16 requests, limits pinned: median time per output token of six launches (docs/results/h200.md) times declared acceptance."""
+    tpot_ms = {3: 6.30, 5: 5.13, 6: 4.91, 8: 5.17, 9: 5.01, 10: 5.04}
+    rounds = {k: t * accepted.geometric(0.88, k) for k, t in tpot_ms.items()}
+    ends = [(3, rounds[3]), (10, rounds[10])]
+    inner = (5, 6, 8, 9)
+    plain = [abs(cost.round_s(ends, k, 16) / rounds[k] - 1) for k in inner]
+    stepped = [abs(cost.round_s(ends, k, 16, step_tokens=128) / rounds[k] - 1) for k in inner]
+    assert max(stepped) < 0.03 < max(plain)
+
+
 def round_times() -> dict[tuple[int, int], float]:
     with (DATA / "sglang-0.5.12.post1-h200-round-time.csv").open(encoding="utf-8") as handle:
         return {(int(r["num_steps"]), int(r["running_requests"])): float(r["round_ms_median"]) for r in csv.DictReader(handle)}

@@ -337,6 +337,18 @@ def test_the_cause_of_a_failed_capture_is_its_first_exception() -> None:
     assert boot.pool_error == ""
 
 
+def test_an_untuned_expert_kernel_tells_where_rounds_step() -> None:
+    for case in ("k0", "k3", "k10-M20"):
+        assert SGLang().round_facts(text(case, "server.log")) == (("kernel_step_tokens", "128"),)
+    line = "Using default MoE kernel config. Performance might be sub-optimal! Config file not found at /x/configs/triton_3_6_0/E=160,N=384,"
+    assert SGLang().round_facts(line + "device_name=NVIDIA_H20,dtype=fp8_w8a8.json, you can create them with") == (
+        ("kernel_step_tokens", "160"),
+    )
+    in_blocks = "device_name=NVIDIA_H20,dtype=fp8_w8a8,block_shape=[128, 128].json, you can create them with"
+    for tuned in (line + in_blocks, "Using MoE kernel config from /x/configs/triton_3_6_0/E=160,N=384,device_name=NVIDIA_H20.json.", ""):
+        assert SGLang().round_facts(tuned) == ()
+
+
 def test_decode_lines_give_acceptance_and_round_time() -> None:
     found = decodes(text("k5"))
     lengths = [d.accept_length for d in found if d.accept_length is not None]

@@ -341,16 +341,17 @@ class Campaign:
             return
         infos = self._hands.look(base_url).infos
         config = model_config(self.supervisor.target, reported.model or self.parsed.model)
+        log = self.supervisor.log(launch).decode("utf-8", "replace")
         experts = experts_of(config) if config is not None else None
-        if experts is not None:
-            told = {"num_experts": str(experts.total), "num_experts_per_tok": str(experts.active)}
-            reported = msgspec.structs.replace(reported, facts=tuple(sorted((dict(reported.facts) | told).items())))
+        told = {"num_experts": str(experts.total), "num_experts_per_tok": str(experts.active)} if experts is not None else {}
+        told |= dict(self.engine.round_facts(log))
+        reported = msgspec.structs.replace(reported, facts=tuple(sorted((dict(reported.facts) | told).items())))
         rows = chart(
             self.engine,
             self.parsed,
             self.axes,
             reported,
-            log=self.supervisor.log(launch).decode("utf-8", "replace"),
+            log=log,
             infos=infos,
             model_config=config,
         )

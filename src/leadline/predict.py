@@ -91,6 +91,7 @@ class Forecast:
         self.board = board
         self.options = tuple(choices)
         self.experts = _experts(board.facts)
+        self.step_tokens = _step_tokens(board.facts)
         self._lengths: dict[tuple[Candidate, str], float | None] = {}
         self._known: dict[tuple[Candidate, Level], Outlook | None] = {}
 
@@ -277,11 +278,12 @@ class Forecast:
         """Seconds per round at ``depth``, the standard deviation of its log, and how it was made."""
         unit = "experts read" if self.experts is not None else "depth"
         if len(rounds) > 1:
-            distance, inside = cost.place([k for k, _ in rounds], depth)
+            depths = [k for k, _ in rounds]
+            distance, inside = cost.place(depths, depth)
             sd = cost.LINE_SD * distance if inside else cost.EXTRAPOLATED_SD * distance
             return (
-                cost.round_s(rounds, depth, batch, self.experts),
-                sd,
+                cost.round_s(rounds, depth, batch, self.experts, self.step_tokens),
+                math.hypot(sd, cost.step_sd(depths, depth, batch, self.step_tokens)),
                 f"round time linear in {unit} over depths {', '.join(str(k) for k, _ in rounds)}",
             )
         deepest, deep_s = rounds[0]
@@ -291,7 +293,7 @@ class Forecast:
             foot, foot_sd, how = min(cost.SCAFFOLD * plain, deep_s), cost.SCAFFOLD_SD, "a guess between off and"
         else:
             foot, foot_sd, how = 0.6 * deep_s, NO_CONTROL_SD, "a guess below"
-        value = max(cost.round_s([(0, foot), (deepest, deep_s)], depth, batch, self.experts), foot / 2)
+        value = max(cost.round_s([(0, foot), (deepest, deep_s)], depth, batch, self.experts, self.step_tokens), foot / 2)
         share = abs(1 - depth / deepest) * foot / value
         distance, _ = cost.place([deepest], depth)
         return value, math.hypot(foot_sd * share, cost.LINE_SD * min(1.0, distance)), f"{how} depth {deepest}"
@@ -349,6 +351,12 @@ def _experts(facts: Mapping[str, str]) -> cost.Experts | None:
     if total.isdigit() and active.isdigit() and 0 < int(active) < int(total):
         return cost.Experts(total=int(total), active=int(active))
     return None
+
+
+def _step_tokens(facts: Mapping[str, str]) -> int | None:
+    """From the fact ``kernel_step_tokens``: rounds of more tokens run another, dearer kernel."""
+    told = facts.get("kernel_step_tokens", "")
+    return int(told) if told.isdigit() and int(told) > 0 else None
 
 
 def _prediction(board: Board, option: Option, level: Level, outlook: Outlook, confidence: float) -> Prediction:

@@ -103,6 +103,13 @@ class Engine(Protocol):
         """Capacity of the running server."""
         ...
 
+    def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
+        """What a boot log tells of the cost of a round, as facts for :class:`~leadline.records.Reported`; empty when it tells nothing.
+
+        ``kernel_step_tokens``: rounds of more tokens than this run another kernel.
+        """
+        ...
+
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         """Acceptance over a stretch of load, from metrics text before and after, the requests and the log between."""
         ...

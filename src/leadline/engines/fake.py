@@ -345,6 +345,9 @@ class FakeEngine:
             max_running_requests=slots, max_total_num_tokens=slots * CONTEXT_TOKENS if slots else None, context_tokens=CONTEXT_TOKENS
         )
 
+    def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         old, new = _counters(before), _counters(after)
         delta = {name: value - old.get(name, 0) for name, value in new.items()}

@@ -292,6 +292,9 @@ class LlamaCpp:
             total = per_slot if line.group(3) == "true" else slots * per_slot
         return Capacity(max_total_num_tokens=total, max_running_requests=slots, context_tokens=per_slot)
 
+    def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         """From ``/metrics`` (exact, per position), else the log's line per request, else the requests' own timings.
 

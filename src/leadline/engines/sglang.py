@@ -18,7 +18,7 @@ from . import sglang_facts as facts
 from .arguments import read, without, write
 from .prometheus import counters
 from .releases import known, release
-from .sglang_log import decodes, last_boot, loading
+from .sglang_log import decodes, kernel_step_tokens, last_boot, loading
 
 _MODULES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.serve")
 _KEPT_WITH_FOUND = ("adaptive_config", "speculative_adaptive", "ngram_max_bfs_breadth", "ngram_max_trie_depth")
@@ -138,6 +138,10 @@ class SGLang:
             free_memory_bytes=boot.free_bytes,
             context_tokens=reported.context_tokens if reported.context_tokens is not None else boot.context,
         )
+
+    def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
+        tokens = kernel_step_tokens(log)
+        return (("kernel_step_tokens", str(tokens)),) if tokens is not None else ()
 
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         if candidate.off:

@@ -220,6 +220,19 @@ def _scaled(pattern: re.Pattern[str], text: str) -> int | None:
     return None if found is None else _bytes(found)
 
 
+_UNTUNED = re.compile(r"Using default MoE kernel config\..*? not found at \S*?/E=(\d+),N=\d+,[^/\s]*\.json")
+
+
+def kernel_step_tokens(log: str) -> int | None:
+    """Tokens of a round above which the experts' kernel changes to its large tiles; ``None`` where no line says so.
+
+    Without a tuned file for this GPU and shape, ``get_default_config`` (``moe_runner/triton_utils/fused_moe_triton_config.py``) takes
+    tiles of 16 tokens up to as many tokens as there are experts, and of 64 beyond; not for weights quantised in blocks.
+    """
+    found = _UNTUNED.search(log)
+    return int(found.group(1)) if found and "block_shape=" not in found.group(0) else None
+
+
 # -- while it starts ----------------------------------------------------------------------------------------------------
 
 _SHARDS = re.compile(r"Loading .*?checkpoint.*?:\s*(\d+)%")

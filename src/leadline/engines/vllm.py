@@ -137,6 +137,9 @@ class VLLM:
             context_tokens=reported.context_tokens if reported.context_tokens is not None else boot.length,
         )
 
+    def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
+        return ()
+
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         if candidate.off:
             return None
