@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Pack releases of SGLang for a GPU machine that has PyTorch 2.11 (CUDA 13) and a compiler, but no network.
 
-    make_bundle.py OUT.tar.xz 0.5.12.post1 [0.5.13.post1]
+    make_bundle.py [--wheels FOLDER] OUT.tar.xz 0.5.12.post1 [0.5.13.post1]
+
+``--wheels`` keeps what is downloaded, and takes what lies there already.
 
 Every release becomes a folder ``sglang-VERSION/``; what all of them need lies once in ``shared/``.  On the machine::
 
@@ -37,7 +39,7 @@ SHARED = [
     "jsonschema-specifications", "loguru", "matplotlib-inline", "msgspec", "openai==2.6.1", "opentelemetry-api", "orjson", "parso",
     "partial-json-parser", "pexpect", "prompt_toolkit", "ptyprocess", "pure_eval", "pybase64", "pycparser", "pydantic==2.14.4",
     "pydantic_core==2.50.5", "python-multipart", "pyzmq", "referencing", "rpds-py", "setproctitle", "sniffio", "soundfile", "stack-data",
-    "starlette", "torch_memory_saver", "traitlets", "typing-inspection", "uvicorn", "watchfiles", "wcwidth", "plotly>=6,<7", "narwhals",
+    "starlette", "torch_memory_saver", "traitlets", "typing-inspection", "uvicorn", "watchfiles", "wcwidth",
 ]
 # fmt: on
 DROP = (
@@ -46,9 +48,7 @@ DROP = (
     "sgl_kernel/sm100/",
     "sgl_kernel/spatial_ops",
     "jedi/third_party/",
-    "plotly/package_data/",
-    "plotly/labextension/",
-    "plotly/validators/_validators.json",
+    "tvm_ffi/3rdparty/libbacktrace/",
     "sglang/multimodal_gen/",
     "sglang/test/",
     "lib/",
@@ -90,16 +90,22 @@ def unpack(wheels: list[Path], site: Path) -> None:
                     shutil.copyfileobj(source, sink)
 
 
+def old(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Sources older than any kernel compiled from them, or a kernel carried from an earlier machine is compiled again."""
+    member.mtime = 1_600_000_000
+    return member
+
+
 def pack(root: Path, out: Path) -> None:
     files = [path for path in root.rglob("*") if path.is_file()]
     files.sort(key=lambda path: (path.suffix, path.relative_to(root).parts[1:], path.relative_to(root).parts[0]))
     out.parent.mkdir(parents=True, exist_ok=True)
     with out.open("wb") as sink:
-        xz = subprocess.Popen(["xz", "-z", "-c", "-T1", "--lzma2=preset=9e,dict=384MiB"], stdin=subprocess.PIPE, stdout=sink)
+        xz = subprocess.Popen(["xz", "-z", "-c", "-T1", "--lzma2=preset=6,dict=384MiB"], stdin=subprocess.PIPE, stdout=sink)
         assert xz.stdin is not None
         with tarfile.open(fileobj=xz.stdin, mode="w|") as archive:
             for path in files:
-                archive.add(path, arcname=str(path.relative_to(root)))
+                archive.add(path, arcname=str(path.relative_to(root)), filter=old)
         xz.stdin.close()
         if xz.wait() != 0:
             raise SystemExit("xz failed")
@@ -108,13 +114,15 @@ def pack(root: Path, out: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
+    parser.add_argument("--wheels", type=Path)
     parser.add_argument("versions", nargs="+", choices=sorted(RELEASES))
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary:
         root = Path(temporary)
-        unpack(download(SHARED, root / "wheels-shared"), root / "site" / "shared")
+        kept = asked.wheels.resolve() if asked.wheels else root / "wheels"
+        unpack(download(SHARED, kept / "shared"), root / "site" / "shared")
         for version in asked.versions:
-            wheels = download([f"sglang=={version}", *RELEASES[version]], root / f"wheels-{version}")
+            wheels = download([f"sglang=={version}", *RELEASES[version]], kept / version)
             unpack(wheels, root / "site" / f"sglang-{version}")
         pack(root / "site", asked.out.resolve())
     print(f"{asked.out}: {asked.out.stat().st_size / 1e6:.1f} MB")
