@@ -340,7 +340,9 @@ def test_the_cause_of_a_failed_capture_is_its_first_exception() -> None:
 def test_an_untuned_expert_kernel_tells_where_rounds_step() -> None:
     for case in ("k0", "k3", "k10-M20"):
         assert SGLang().round_facts(text(case, "server.log")) == (("kernel_step_tokens", "128"),)
-    line = "Using default MoE kernel config. Performance might be sub-optimal! Config file not found at /x/configs/triton_3_6_0/E=160,N=384,"
+    line = (
+        "Using default MoE kernel config. Performance might be sub-optimal! Config file not found at /x/configs/triton_3_6_0/E=160,N=384,"
+    )
     assert SGLang().round_facts(line + "device_name=NVIDIA_H20,dtype=fp8_w8a8.json, you can create them with") == (
         ("kernel_step_tokens", "160"),
     )
