@@ -19,6 +19,9 @@ MIND = (
     "shelltext",
     "unitfile",
     "probes",
+    "objective",
+    "schedule",
+    "roofline",
     "targets",
 )
 

@@ -341,3 +341,13 @@ def test_acceptance_from_the_requests_alone() -> None:
     assert found is not None
     assert (found.drafted, found.accepted, found.length) == (24, 12, 2.5)
     assert ENGINE.acceptance(ngram(16), "", "", (RequestResult(prompt_id="a", outcome=Outcome.OK, tokens_out=3),), "") is None
+
+
+def test_the_model_files_of_a_command() -> None:
+    assert ENGINE.weight_files(PAIR) == ("t.gguf", "d.gguf")
+    assert ENGINE.weight_files(ENGINE.render(parsed(*PAIR), draft(4))) == ("t.gguf", "d.gguf")
+    assert ENGINE.weight_files(PLAIN) == ("t.gguf",)
+    split = ("/opt/llama-server", "-m", "/m/big-00001-of-00003.gguf")
+    assert ENGINE.weight_files(split) == tuple(f"/m/big-0000{n}-of-00003.gguf" for n in (1, 2, 3))
+    assert ENGINE.weight_files(("/opt/llama-server", "-hf", "org/repo")) == ()
+    assert ENGINE.weight_files(("sleep", "1")) == ()

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leadline import acceptance as accepted
-from leadline import cost
+from leadline import cost, roofline
 from leadline.engines import Axis
 from leadline.predict import predict
 from leadline.records import Acceptance, Capacity, FrontierRow, Level, PlannedLaunch, Prediction
@@ -232,7 +232,7 @@ def test_waiting_above_capacity() -> None:
     ("round_s", "words"), [(0.0105, "memory is the limit"), (0.02, "kernels and scheduling"), (0.1, "look at overhead")]
 )
 def test_the_roofline_reads_bytes_against_bandwidth(round_s: float, words: str) -> None:
-    reading = cost.roofline(weight_bytes=40e9, kv_bytes=2e9, bandwidth_bytes_s=4.2e12, round_s=round_s, length=2.5)
+    reading = roofline.read(weight_bytes=40e9, kv_bytes=2e9, bandwidth_bytes_s=4.2e12, round_s=round_s, length=2.5)
     assert reading.floor_s == pytest.approx(0.01)
     assert words in reading.text
     assert "2.50 tokens a round" in reading.text

@@ -27,10 +27,12 @@ from leadline.records import (
     Measured,
     Outcome,
     PlannedLaunch,
+    Reported,
     Stop,
+    TrafficSample,
     Verdict,
 )
-from leadline.state import Knowledge, fold
+from leadline.state import Knowledge, Trial, fold
 from replay import OFF, Noise, Player, Surface, campaign, counts, depth_curve, rename
 from surfaces import eagle
 
@@ -88,12 +90,52 @@ def test_objectives_that_cannot_be_read_say_what_to_write(text: str) -> None:
     assert error.value.next
 
 
-def test_a_mix_is_read_from_the_engines_own_gauge() -> None:
-    samples = [(0.0, 0.0), (10.0, 1.0), (40.0, 5.0), (50.0, 0.0), (90.0, 20.0), (100.0, 1.0)]
-    mix = dict(objective.observed_mix(samples, (1, 4, 16)))
-    assert mix == pytest.approx({1: 30 / 50, 4: 10 / 50, 16: 10 / 50})
-    assert objective.observed_mix([(0.0, 0.0), (5.0, 0.0)], (1, 4)) == ()
+def test_a_mix_is_read_from_the_requests_in_hand() -> None:
+    at = [(0.0, 0), (10.0, 1), (40.0, 5), (50.0, 0), (90.0, 20), (100.0, 1)]
+    samples = [TrafficSample(at_s=s, running=min(n, 4), waiting=max(0, n - 4)) for s, n in at]
+    seen = objective.watched(samples, (1, 4, 16), source="planted", at_s=100.0)
+    assert dict(seen.mix) == pytest.approx({1: 30 / 50, 4: 10 / 50, 16: 10 / 50})
+    assert seen.seconds == ((0, 50.0), (1, 30.0), (5, 10.0), (20, 10.0))
+    assert (seen.samples, seen.span_s) == (6, 100.0)
+    assert objective.traffic(seen) == (
+        "6 samples over 1 min 40 s of planted: busy 50 % of it, then 5.6 requests in hand on average, at most 20; "
+        "as a mix 1:0.600,4:0.200,16:0.200"
+    )
+    assert objective.beyond(seen, (1, 4, 16)) == ""
+    assert "20 % of the busy time had more than 6 in hand" in objective.beyond(seen, (1, 4))
     assert objective.parse_mix("4:1, 1:3") == ((1, 0.75), (4, 0.25))
+
+
+def test_between_samples_far_apart_nothing_is_known() -> None:
+    samples = [TrafficSample(at_s=s, running=n, waiting=0) for s, n in [(0.0, 1), (10.0, 4), (1000.0, 1), (1010.0, 0)]]
+    seen = objective.watched(samples, (1, 4), source="planted", at_s=1010.0, longest_s=20.0)
+    assert seen.seconds == ((1, 20.0), (4, 20.0))
+    idle = objective.watched(samples[:1], (1, 4), source="planted", at_s=0.0)
+    assert idle.mix == ()
+    assert objective.traffic(idle).endswith(": idle")
+    assert objective.beyond(idle, (1, 4)) == ""
+
+
+def test_the_objective_observed_is_the_mix_that_was_seen() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(2): (120, 330, 960), eagle(6): (180, 340, 640)})
+    known = played(at, (OFF, 4), (eagle(2), 4), (eagle(6), 4), (OFF, 4))
+    samples = [TrafficSample(at_s=float(s), running=n, waiting=0) for s, n in [(0, 16), (80, 40), (90, 1), (100, 0)]]
+    seen = objective.watched(samples, [level.concurrency for level in LEVELS], source="planted", at_s=100.0)
+    known = rename(known, watched=seen)
+    tune = objective.resolved(Tune(objective="observed"), seen)
+    assert tune.objective == "1:0.100,16:0.900"
+    said = verdict(at, known, tune)
+    assert said.overall == eagle(2)
+    assert said.objective == "the traffic observed (1:0.100,16:0.900)"
+    assert "One configuration for the traffic observed (1:0.100,16:0.900)" in said.sentence
+    assert said.readings[0].startswith("the traffic: 4 samples over 1 min 40 s of planted")
+    assert any(text.startswith("the traffic beyond 16 requests at once: 10 %") for text in said.not_shown)
+    other = verdict(at, known, Tune(objective="peak"))
+    assert other.objective == "peak"
+    assert not any("traffic" in text for text in (*other.readings, *other.not_shown))
+    assert objective.resolved(Tune(objective="observed"), None).objective == "observed"
+    with pytest.raises(ConfigError, match="no traffic was observed"):
+        objective.weights(Tune(objective="observed"), LEVELS)
 
 
 def test_the_overall_point_follows_the_traffic() -> None:
@@ -312,16 +354,75 @@ def test_on_a_busy_host_the_servers_cpu_time_is_read_as_well() -> None:
     assert verdict(at, known).readings == ()
 
 
-def test_the_roofline_is_read_where_the_engine_tells_its_bytes() -> None:
+H200 = "32 x Xeon; NVIDIA H200, 143771 MiB, 580.159.04; NVIDIA H200, 143771 MiB, 580.159.04"
+
+
+def on(known: Knowledge, hardware: str, engine: str = "vllm") -> Knowledge:
+    """The same campaign on that hardware."""
+    began = known.began
+    assert began is not None
+    return rename(known, began=rename(began, conditions=rename(began.conditions, hardware=hardware, engine=engine)))
+
+
+def loading(known: Knowledge, weights: Mapping[Candidate, int], **facts: str) -> Knowledge:
+    """The same campaign with what each launch loaded."""
+
+    def told(trial: Trial) -> Trial:
+        assert trial.reported is not None
+        own = {"weight_bytes": str(weights[trial.candidate])} if trial.candidate in weights else {}
+        return rename(trial, reported=rename(trial.reported, facts=tuple(sorted({**facts, **own}.items()))))
+
+    return rename(known, trials=tuple(told(trial) for trial in known.trials))
+
+
+def dense() -> tuple[Surface, Knowledge]:
     at = rename(
-        surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)}),
-        facts=(("weight_bytes", "30000000000"), ("memory_bandwidth_bytes_s", "4000000000000"), ("kv_bytes_per_token", "24576")),
+        surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)}, engine="vllm"),
         acceptance={(eagle(4), "chat"): counts(depth_curve([0.8] * 4), 4)},
     )
-    said = verdict(at, played(at, (OFF, 4), (eagle(4), 4)))
+    return at, played(at, (OFF, 4), (eagle(4), 4))
+
+
+def test_the_roofline_is_read_where_host_and_engine_tell_their_bytes() -> None:
+    at, known = dense()
+    known = loading(on(known, H200), {OFF: 16 * 10**9, eagle(4): 17 * 10**9}, kv_bytes_per_token="100000", num_experts="0")
+    said = verdict(at, known)
     assert len(said.readings) == 3
-    assert said.readings[0].startswith("chat c=1: a round takes")
-    assert verdict(surface({OFF: (1, 1, 1)}), played(surface({OFF: (1, 1, 1)}), (OFF, 2))).readings == ()
+    # 16 GB of weights, four passes of a draft of 1 GB: 4.2 ms at 4,800 GB/s; a round of 3.36 tokens takes 21 ms
+    assert said.readings[0].startswith("chat c=1: a round takes ")
+    assert float(said.readings[0].split()[5]) == pytest.approx(21 / 4.2, rel=0.1), said.readings[0]
+    assert not any("memory" in text for text in said.not_shown)
+    stated = verdict(at, on(loading(known, {OFF: 16 * 10**9}, num_experts="0"), "64 x Xeon"), Tune(memory_gb_s=800))
+    assert stated.readings[0].startswith("chat c=1: a round takes 1.0")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine", "weights", "facts", "why"),
+    [
+        ("64 x Xeon", "vllm", {OFF: 1}, {}, "bandwidth of 64 x Xeon is not known: state it as memory_gb_s"),
+        ("x; NVIDIA Unheard 9000, 1 MiB, 1", "vllm", {OFF: 1}, {}, "Unheard 9000 is not in leadline's table"),
+        ("x; NVIDIA L4, 1 MiB, 1; NVIDIA T4, 1 MiB, 1", "vllm", {OFF: 1}, {}, "differ (L4, T4)"),
+        ("x; NVIDIA L4, 1 MiB, 1", "llamacpp", {OFF: 1}, {}, "may keep a part of the model"),
+        (H200, "vllm", {}, {}, "size of the weights is not known"),
+        (H200, "vllm", {OFF: 1}, {}, "whether the model is a mixture of experts is not known"),
+        (H200, "vllm", {OFF: 1}, {"num_experts": "8", "num_experts_per_tok": "2"}, "how many bytes the model's experts have"),
+        (H200, "vllm", {OFF: 1}, {"num_experts": "0", "pp_size": "2"}, "take turns"),
+    ],
+)
+def test_what_the_roofline_cannot_read_is_said_and_why(
+    hardware: str, engine: str, weights: dict[Candidate, int], facts: dict[str, str], why: str
+) -> None:
+    at, known = dense()
+    known = on(loading(known, weights, **facts), hardware)
+    known = rename(known, reported=rename(known.reported or Reported(engine=engine), engine=engine))
+    said = verdict(at, known)
+    assert said.readings == ()
+    assert [text for text in said.not_shown if text.startswith("how far a round is from the memory's limit: ") and why in text]
+
+
+def test_without_a_host_nothing_is_said_of_its_memory() -> None:
+    at, known = dense()
+    assert not any("memory" in text for text in (*verdict(at, known).readings, *verdict(at, known).not_shown))
 
 
 # -- schedules ---------------------------------------------------------------------------------------------------------
@@ -333,11 +434,28 @@ def test_ranges_are_cut_between_concurrencies_and_merged() -> None:
     assert json.loads(mix.text("vllm")) == [[1, 8, 6], [9, 32, 2], [33, 1024, 0]]
     assert json.loads(mix.text("sglang")) == {"1": {"candidate_steps": [6]}, "9": {"candidate_steps": [2]}, "33": {"candidate_steps": [0]}}
     assert mix.text("llamacpp") == ""
-    assert mix.candidate("sglang") is None
-    candidate = mix.candidate("vllm")
-    assert candidate is not None
-    assert candidate.depth == 6
-    assert schedule.scheduled(candidate) == mix.text("vllm")
+    assert mix.candidate("llamacpp") == (None, "")
+    for engine in ("vllm", "sglang"):
+        candidate, why = mix.candidate(engine)
+        assert candidate is not None
+        assert (candidate.depth, why) == (6, "")
+        assert schedule.scheduled(candidate) == mix.text(engine)
+    tree = schedule.Mix(algorithm="EAGLE", settings=(("num_draft_tokens", "8"), ("topk", "4")), depths=((1, 6), (4, 2)))
+    assert tree.text("sglang") == ""
+    assert schedule.Mix(algorithm="STANDALONE", settings=(), depths=((1, 6), (4, 2))).candidate("sglang") == (None, "")
+
+
+@pytest.mark.parametrize(
+    ("version", "why"), [("0.5.12.post1", "one list of steps"), ("0.5.13.post1", "cannot switch drafting off"), ("0.5.14", ""), (None, "")]
+)
+def test_sglangs_table_is_made_where_the_release_has_one(version: str | None, why: str) -> None:
+    mix = schedule.Mix(algorithm="NEXTN", settings=(("max_running_requests", "20"),), depths=((1, 6), (16, 2), (64, 0)))
+    candidate, said = mix.candidate("sglang", version)
+    assert (candidate is None) == bool(why)
+    assert why in said
+    if candidate is not None:
+        assert dict(candidate.settings)["max_running_requests"] == "20"
+        assert dict(candidate.settings)["speculative_adaptive"] == "true"
 
 
 ROWS = {OFF: (100.0, 300.0, 800.0), eagle(2): (130.0, 390.0, 1000.0), eagle(6): (190.0, 420.0, 700.0)}
@@ -345,15 +463,16 @@ ROWS = {OFF: (100.0, 300.0, 800.0), eagle(2): (130.0, 390.0, 1000.0), eagle(6): 
 
 def scheduled_surface(gain: float, engine: str = "vllm") -> Surface:
     at = surface(ROWS, engine=engine)
-    candidate = schedule.Mix(algorithm="EAGLE", settings=(), depths=((1, 6), (4, 6), (16, 2))).candidate("vllm")
+    candidate, _ = schedule.Mix(algorithm="EAGLE", settings=(), depths=((1, 6), (4, 6), (16, 2))).candidate(engine)
     assert candidate is not None
     cells = {(candidate, level): x * gain for level, x in zip(LEVELS, (190.0, 420.0, 1000.0), strict=True)}
     return rename(at, tok_s={**at.tok_s, **cells}, load_s=60.0)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
 @pytest.mark.parametrize("gain", [1.0, 0.6])
-def test_a_schedule_is_measured_before_it_is_recommended(gain: float) -> None:
-    at = scheduled_surface(gain)
+def test_a_schedule_is_measured_before_it_is_recommended(gain: float, engine: str) -> None:
+    at = scheduled_surface(gain, engine)
     player, stop = campaign(at, noise=QUIET)
     launched = [trial.candidate for trial in player.knowledge.trials if schedule.scheduled(trial.candidate)]
     assert len(launched) == 1
@@ -367,12 +486,28 @@ def test_a_schedule_is_measured_before_it_is_recommended(gain: float) -> None:
         assert any("not shown to be better" in text for text in said.readings)
 
 
-def test_a_schedule_that_needs_a_file_is_named_but_not_claimed() -> None:
+def test_a_schedule_that_cannot_be_run_is_named_with_the_reason_and_not_claimed() -> None:
     at = scheduled_surface(1.0, engine="sglang")
-    player, stop = campaign(at, noise=QUIET)
-    said = verdict(at, player.knowledge, stop=stop)
+    known = played(at, (OFF, 4), (eagle(2), 4), (eagle(6), 4), (OFF, 4))
+    old = rename(known, reported=Reported(engine="sglang", version="0.5.12.post1"))
+    said = verdict(at, old)
     assert said.schedule == ""
-    assert any('"candidate_steps": [6]' in text and "was not measured" in text for text in said.not_shown)
+    assert any('"candidate_steps": [6]' in text and "one list of steps for all batch sizes" in text for text in said.not_shown)
+    assert any('"candidate_steps": [6]' in text and text.endswith("but it was not measured") for text in verdict(at, known).not_shown)
+    for version, launched in (("0.5.12.post1", False), ("0.5.17", True)):
+        mix = schedule.mix(Board(known, LEVELS, OFF), {LEVELS[0]: eagle(6), LEVELS[1]: eagle(6), LEVELS[2]: eagle(2)})
+        assert mix is not None
+        assert (mix.candidate("sglang", version)[0] is not None) == launched
+
+
+def test_a_schedule_that_did_not_serve_is_said() -> None:
+    at = scheduled_surface(1.0, engine="sglang")
+    candidate = next(c for c in at.candidates() if schedule.scheduled(c))
+    player, stop = campaign(rename(at, crashes=frozenset({candidate})), noise=QUIET)
+    said = verdict(at, player.knowledge, stop=stop)
+    assert candidate in player.knowledge.refused
+    assert said.schedule == ""
+    assert any("if it cost nothing, but it did not serve" in text for text in said.not_shown)
 
 
 def test_winners_that_cannot_be_mixed_make_no_schedule() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline.engines import Engine, Parsed, recognise
+from leadline.engines import Engine, Footprint, Parsed, recognise
 from leadline.engines import sglang_facts as facts
 from leadline.engines.releases import known, release
 from leadline.engines.sglang import SGLang, from_histogram, from_meta_infos, schedule
@@ -435,6 +435,54 @@ def test_version_numbers() -> None:
         release("nonsense")
     assert facts.histogram_key(release("0.5.11")) == "spec_accept_histogram"
     assert facts.histogram_key(release("0.5.21")) == "spec_correct_drafts_histogram"
+
+
+def test_a_schedule_becomes_a_file_of_the_launch() -> None:
+    table = schedule({1: 3, 16: 1})
+    candidate = Candidate(algorithm="NEXTN", depth=3, settings=(("adaptive_config", table), ("speculative_adaptive", "true")))
+    (file,) = SGLang().files(candidate)
+    assert file.text == table
+    argv = SGLang().render(parsed("k5"), candidate)
+    assert argv[argv.index("--speculative-adaptive-config") + 1] == file.name
+    assert "--speculative-adaptive" in argv
+    assert argv[argv.index("--speculative-num-steps") + 1] == "3"
+    assert argv[argv.index("--speculative-num-draft-tokens") + 1] == "4"
+    assert table not in argv
+    assert SGLang().files(Candidate(algorithm="NEXTN", depth=3)) == ()
+    kept = Candidate(algorithm="NEXTN", depth=3, settings=(("adaptive_config", "/etc/mine.json"), ("speculative_adaptive", "true")))
+    assert SGLang().files(kept) == ()
+    assert "/etc/mine.json" in SGLang().render(parsed("k5"), kept)
+
+
+def test_an_adaptive_table_that_the_engine_switched_off_is_no_schedule() -> None:
+    candidate = Candidate(algorithm="NEXTN", depth=3, settings=(("speculative_adaptive", "true"),))
+    line = "WARNING speculative_adaptive disabled: two-batch overlap is enabled. Falling back to static speculative params.\n"
+    assert "two-batch overlap is enabled" in SGLang().mismatch(candidate, Reported(engine="sglang"), line)
+    told = Reported(engine="sglang", facts=(("speculative_adaptive", "False"),))
+    assert "speculative_adaptive = False" in SGLang().mismatch(candidate, told, "")
+    assert SGLang().mismatch(Candidate(algorithm="NEXTN", depth=3), Reported(engine="sglang"), line) == ""
+
+
+def test_how_many_drafts_an_adaptive_round_had_is_not_guessed_from_requests() -> None:
+    requests = [RequestResult(prompt_id="a", outcome=Outcome.OK, tokens_out=9, drafted=30, accepted=20)]
+    fixed = Candidate(algorithm="EAGLE", depth=3)
+    assert SGLang().acceptance(fixed, "", "", requests, "") is not None
+    adaptive = Candidate(algorithm="EAGLE", depth=3, settings=(("speculative_adaptive", "true"),))
+    assert SGLang().acceptance(adaptive, "", "", requests, "") is None
+
+
+@pytest.mark.parametrize(("case", "gib"), [("k0", 40.33), ("k3", 40.33 + 1.98)])
+def test_the_log_tells_the_weights_and_a_cached_token(case: str, gib: float) -> None:
+    found = SGLang().footprint(text(case))
+    assert found.weight_bytes == pytest.approx(gib * 2**30, rel=1e-3)
+    assert found.kv_bytes_per_token == pytest.approx(24_576, rel=0.01)
+    assert SGLang().footprint("") == Footprint()
+
+
+def test_ranks_hold_a_share_each_and_are_not_added() -> None:
+    line = "[2026-11-29 10:00:04 TP{}] Load weight end. elapsed=1 s, type={}, avail mem=50.0 GB, mem usage={} GB."
+    log = "\n".join(line.format(rank, kind, size) for kind, size in (("A", 10.0), ("AMTP", 2.0)) for rank in (1, 0, 2, 3))
+    assert SGLang().footprint(log).weight_bytes == 12 * 2**30
 
 
 def test_a_schedule_is_written_only_where_the_release_has_one() -> None:

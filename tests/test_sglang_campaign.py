@@ -18,6 +18,14 @@ from leadline.target import free_port
 TESTS = Path(__file__).parent
 DECLARED = TESTS.parent / "tools" / "gpu" / "declared.sh"
 
+DRIVER = """#!/bin/sh
+case "$*" in
+*memory.used*) echo 0 ;;
+*name,memory.total*) echo "NVIDIA H200, 143771 MiB, 580.159.04" ;;
+esac
+"""
+"""What the driver's tool said on that host, with nothing in use."""
+
 
 @pytest.fixture(scope="module")
 def campaign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
@@ -37,7 +45,12 @@ def campaign(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     server += ["--speculative-num-steps", "3", "--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "4"]
     wrapped = [f"process:{DECLARED}", "0.88", sys.executable, "-m", "sglang.launch_server", *server]
     path = os.pathsep.join([*sys.path, str(TESTS / "stand_in")])
-    environment = {**os.environ, "LEADLINE_HOME": str(home / "state"), "PYTHONPATH": path, "STAND_IN_SPEED": "40"}
+    driver = home / "bin" / "nvidia-smi"
+    driver.parent.mkdir()
+    driver.write_text(DRIVER)
+    driver.chmod(0o755)
+    programs = f"{driver.parent}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": programs, "LEADLINE_HOME": str(home / "state"), "PYTHONPATH": path, "STAND_IN_SPEED": "40"}
     command = [sys.executable, "-m", "leadline", "tune", "--yes", "--json", "--config", str(settings), *wrapped]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
@@ -80,6 +93,12 @@ def test_the_asked_failure_is_a_finding_with_the_right_cause(campaign: dict[str,
 
 def test_declared_acceptance_is_said(campaign: dict[str, Any]) -> None:
     assert any("simulated" in warning or "declared" in warning for warning in campaign["warnings"])
+
+
+def test_every_best_point_is_held_against_the_memorys_limit(campaign: dict[str, Any]) -> None:
+    read = [text for text in campaign["readings"] if "reading its bytes" in text]
+    assert len(read) == len(campaign["points"])
+    assert not any("memory's limit" in text for text in campaign["not_shown"])
 
 
 def test_nothing_is_left_running(campaign: dict[str, Any]) -> None:

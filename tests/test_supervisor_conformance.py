@@ -16,7 +16,7 @@ from leadline.config import Deploy
 from leadline.errors import LaunchFailed, PortTaken
 from leadline.fakes import FakeSupervisor
 from leadline.process import ProcessSupervisor
-from leadline.records import Command, Exit, Launch, Listener
+from leadline.records import Command, Exit, Launch, LaunchFile, Listener
 from leadline.supervisor import Supervisor
 from leadline.target import free_port
 
@@ -33,6 +33,10 @@ class Rig(Protocol):
     failing: tuple[str, ...]
     """Ends at once with exit status 3."""
 
+    def content(self, path: str) -> str:
+        """A file as the service reads it."""
+        ...
+
     def occupy(self) -> Callable[[], None]:
         """Let a foreign process hold the port; returns how to end it."""
         ...
@@ -44,6 +48,9 @@ class ProcessRig:
         self.serving = (sys.executable, "-c", SERVER, str(self.port), WORDS)
         self.failing = (sys.executable, "-c", "raise SystemExit(3)")
         self.supervisor: Supervisor = ProcessSupervisor(Command(argv=self.serving), folder, Deploy(stop_grace_s=2), port=self.port)
+
+    def content(self, path: str) -> str:
+        return Path(path).read_text()
 
     def occupy(self) -> Callable[[], None]:
         holder = subprocess.Popen([sys.executable, "-c", SERVER, str(self.port)], stdout=subprocess.PIPE)
@@ -68,6 +75,9 @@ class FakeRig:
             Command(argv=self.serving), port=self.port, fate=lambda argv: Exit(code=3) if argv == self.failing else None
         )
         self.supervisor: Supervisor = self.fake
+
+    def content(self, path: str) -> str:
+        return self.fake.files[path]
 
     def occupy(self) -> Callable[[], None]:
         self.fake.foreign.append(Listener(port=self.port, pid=4242, command="http.server"))
@@ -195,6 +205,17 @@ def test_restoring_leaves_nothing_and_can_be_repeated(rig: Rig) -> None:
 
 def test_applying_says_what_to_run(rig: Rig) -> None:
     assert WORDS in rig.supervisor.apply(rig.serving)
+
+
+def test_a_launch_gets_its_files_and_their_paths(rig: Rig) -> None:
+    note = LaunchFile(name="note-1.json", text='{"1": [2]}')
+    launch = rig.supervisor.start((*rig.serving, "note-1.json", "--flag=note-1.json", "other-note-1.json"), files=[note])
+    wait_for(lambda: b"started" in rig.supervisor.log(launch))
+    *_, path, flag, other = rig.supervisor.log(launch).decode().split()
+    assert path.endswith("/note-1.json")
+    assert (flag, other) == (f"--flag={path}", "other-note-1.json")
+    assert rig.content(path) == note.text
+    assert rig.content(rig.supervisor.apply(("serve", "note-1.json"), files=[note]).split()[-1]) == note.text
 
 
 def test_a_launch_nobody_knows_does_not_run(rig: Rig) -> None:

@@ -17,7 +17,7 @@ from leadline import deploy, probes
 from leadline.config import Deploy
 from leadline.deploy import Place
 from leadline.errors import HostKeyRefused, HostUnreachable
-from leadline.records import Exit
+from leadline.records import Exit, LaunchFile
 from leadline.ssh import explain, needs_sudo
 
 RECORDINGS = Path(__file__).parent / "data" / "recordings" / "systemd"
@@ -219,6 +219,16 @@ def test_trial_dropin() -> None:
     assert "TimeoutStopSec=infinity" in endless
     assert "StandardOutput" not in endless
     assert deploy.lasting_dropin("/bin/x", when="today").splitlines()[-1] == "ExecStart=/bin/x"
+
+
+def test_a_file_of_a_launch_stands_in_the_dropin() -> None:
+    file = LaunchFile(name="leadline-schedule-1.json", text='{"1": "a\\b"}')
+    line = 'SetCredential=leadline-schedule-1.json:{"1": "a\\\\b"}'
+    found = deploy.Found(exec_start="x")
+    assert line in deploy.trial_dropin(found, "/bin/x", Deploy(), start_limit_s=60, files=[file]).splitlines()
+    assert deploy.lasting_dropin("/bin/x", when="today", files=[file]).splitlines()[-1] == line
+    assert deploy.credential_path("llm.service", file.name) == "/run/credentials/llm.service/leadline-schedule-1.json"
+    assert probes.systemd_release("command not found") is None
 
 
 def test_the_diff_shows_the_option_that_changed_and_the_whole_dropin() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline.engines import Parsed, recognise
+from leadline.engines import Footprint, Parsed, recognise
 from leadline.engines import vllm_facts as facts
 from leadline.engines.vllm import VLLM, cache, from_counters, read_schedule, schedule, speculative
 from leadline.engines.vllm_log import last_boot, periods
@@ -244,6 +244,17 @@ def test_acceptance_by_position_from_the_counters() -> None:
     assert got.histogram == (0, 0, 352, 3696)
     assert from_counters(text("k0", "metrics_before.txt"), text("k0", "metrics_after.txt")) is None
     assert VLLM().acceptance(OFF, "", text("k3", "metrics_after.txt"), (), "") is None
+
+
+def test_the_log_tells_the_weights_and_a_cached_token() -> None:
+    log = (Path(__file__).parent / "data/vllm/0.33.0.log").read_text()
+    found = VLLM().footprint(log)
+    assert found.weight_bytes == pytest.approx(14.2 * 2**30)
+    boot = last_boot(log)
+    assert boot.available_bytes is not None
+    assert boot.tokens is not None
+    assert found.kv_bytes_per_token == boot.available_bytes / boot.tokens
+    assert VLLM().footprint("") == Footprint()
 
 
 def test_the_schedule_is_seen_at_work() -> None:

@@ -15,14 +15,13 @@ from typing import Protocol
 
 import msgspec
 
-from . import endpoints, measure, ready
-from .config import Measure, Settings, levels
-from .cost import experts_of
+from . import endpoints, measure, objective, ready, roofline, traffic
+from .config import OBSERVED, Measure, Settings, Tune, levels
 from .decide import next_launch, plan
 from .diagnose import diagnose
 from .engines import Axis, Engine, Loading, Parsed
 from .engines.declared import FACT as DECLARED
-from .errors import LaunchFailed, LaunchHung, LeadlineError, NothingToTune, ServiceLost, WrongServer
+from .errors import LaunchFailed, LaunchHung, LeadlineError, NothingToTune, ServiceLost, TrafficUnknown, WrongServer
 from .journal import Journal
 from .predict import predict
 from .recommend import recommend
@@ -61,7 +60,7 @@ from .records import (
 from .state import Knowledge, Trial
 from .stats import estimate
 from .supervisor import Supervisor
-from .survey import chart, model_config
+from .survey import chart, model_config, model_head, sized
 
 LOG_TAIL_BYTES = 4000
 MIN_BLOCKS_FOR_PRECISION = 3
@@ -185,6 +184,11 @@ class Campaign:
         return self.engine.axes(self.parsed, self.settings.tune.algorithms)
 
     @property
+    def tune(self) -> Tune:
+        """What is looked for, with the traffic that was observed in the place of ``observed``."""
+        return objective.resolved(self.settings.tune, self.known.watched)
+
+    @property
     def levels(self) -> tuple[Level, ...]:
         return levels(self.settings.measure)
 
@@ -213,13 +217,35 @@ class Campaign:
             )
             self.journal.append(Inspected(at_s=self.now(), frontier=self.frontier))
         self._settle()
+        self._watch()
         if not self.known.plan:
             self._tell("plan", "planning the launches")
-            launches = plan(self.known, self.axes, self.settings.tune, self.settings.measure, self.levels, self.found)
+            launches = plan(self.known, self.axes, self.tune, self.settings.measure, self.levels, self.found)
             self.confirm(launches, self.known)
             self.journal.append(Planned(at_s=self.now(), launches=launches))
         else:
             self.confirm(self.known.plan, self.known)
+
+    def _watch(self) -> None:
+        """The service's own traffic, where the objective asks for it; once, before anything is touched. Raises TrafficUnknown."""
+        if self.settings.tune.objective.strip() != OBSERVED or self.known.watched is not None:
+            return
+        found = traffic.gather(
+            self.supervisor,
+            self.engine,
+            self.parsed.port,
+            self.settings.traffic,
+            now=self.now,
+            notify=lambda text: self._tell("plan", text),
+        )
+        concurrencies = self.settings.measure.concurrency
+        seen = objective.watched(found.samples, concurrencies, source=found.source, at_s=self.now(), longest_s=found.longest_s)
+        if not seen.mix:
+            why = f"no request was in hand in {len(found.samples)} samples"
+            raise TrafficUnknown(
+                source=found.source, why=why, fix="look at a busier time, or write the mix by hand: --objective 1:0.7,4:0.3"
+            )
+        self.journal.append(seen)
 
     def _settle(self) -> None:
         """Close trials that an earlier leadline left open, and say whether their candidates may be tried again."""
@@ -235,14 +261,11 @@ class Campaign:
         """Launch what the mind asks for until it stops."""
         while True:
             self._tell("decide", "deciding what to launch next")
-            chosen = next_launch(
-                self.known, self.axes, self.settings.tune, self.settings.measure, self.levels, self.found, now_s=self.now()
-            )
+            chosen = next_launch(self.known, self.axes, self.tune, self.settings.measure, self.levels, self.found, now_s=self.now())
             if isinstance(chosen, Stop):
                 self.journal.append(Decided(at_s=self.now(), stop=chosen, next=None))
                 return chosen
-            tune = self.settings.tune
-            predictions = predict(self.known, self.axes, self.levels, tune.confidence, found=self.found, tune=tune)
+            predictions = predict(self.known, self.axes, self.levels, self.tune.confidence, found=self.found, tune=self.tune)
             self.journal.append(Decided(at_s=self.now(), stop=None, next=chosen, predictions=predictions))
             self._trial(chosen)
             self._nothing_serves()
@@ -273,7 +296,7 @@ class Campaign:
         verdict = recommend(
             self.known,
             self.axes,
-            self.settings.tune,
+            self.tune,
             self.levels,
             self.found,
             lambda candidate: self.engine.render(self.parsed, candidate),
@@ -314,17 +337,18 @@ class Campaign:
         if chosen.kind == "baseline" and service.running and service.launch is not None:
             launch = service.launch
         else:
-            launch = self.supervisor.start(argv)
+            launch = self.supervisor.start(argv, files=self.engine.files(chosen.candidate))
         self.journal.append(Deployed(trial=number, at_s=self.now(), launch=launch, argv=argv))
         return launch
 
     def _serve(self, number: int, chosen: PlannedLaunch, launch: Launch, base_url: str, done: frozenset[tuple[Level, int]]) -> None:
         hands = self._hands
         answer = hands.wait(launch, chosen.candidate, base_url, notify=self._loading)
-        self.journal.append(Ready(trial=number, at_s=self.now(), load_s=answer.load_s, reported=answer.reported))
+        reported = self._sized(launch, chosen.candidate, answer.reported)
+        self.journal.append(Ready(trial=number, at_s=self.now(), load_s=answer.load_s, reported=reported))
         self._tell("warm up", f"{chosen.candidate.label} is ready after {answer.load_s:.1f} s", fraction=None)
-        self._chart(launch, base_url, answer.reported)
-        model = answer.reported.model or self.parsed.model
+        self._chart(launch, base_url, reported)
+        model = reported.model or self.parsed.model
         for level in sorted(chosen.levels, key=lambda level: -level.concurrency):
             hands.warm_up(base_url, level, model)  # each: on an H200 the first block of a level without it was a fifth slower
         gathered = _Gathered()
@@ -332,8 +356,13 @@ class Campaign:
             if gathered.over(level, block, self.settings):
                 continue
             self._tell("measure", "", level=level, block=block + 1, blocks=chosen.blocks)
-            self._play(number, launch, base_url, level, block, answer.reported, gathered, chosen.candidate)
-        self._observe(number, chosen, launch, base_url, answer.reported, gathered)
+            self._play(number, launch, base_url, level, block, reported, gathered, chosen.candidate)
+        self._observe(number, chosen, launch, base_url, reported, gathered)
+
+    def _sized(self, launch: Launch, candidate: Candidate, reported: Reported) -> Reported:
+        log = self.supervisor.log(launch).decode("utf-8", "replace")
+        argv = self.engine.render(self.parsed, candidate)
+        return sized(self.engine, self.parsed, reported, log=log, argv=argv, target=self.supervisor.target)
 
     def _chart(self, launch: Launch, base_url: str, reported: Reported) -> None:
         """The frontier, from the first launch that came up: what every depth would hold, and which do not start."""
@@ -342,9 +371,10 @@ class Campaign:
         infos = self._hands.look(base_url).infos
         config = model_config(self.supervisor.target, reported.model or self.parsed.model)
         log = self.supervisor.log(launch).decode("utf-8", "replace")
-        experts = experts_of(config) if config is not None else None
-        told = {"num_experts": str(experts.total), "num_experts_per_tok": str(experts.active)} if experts is not None else {}
+        head = model_head(self.supervisor.target, reported.model or self.parsed.model)
+        told = roofline.model_facts(config) if config is not None else roofline.gguf_facts(head)
         told |= dict(self.engine.round_facts(log))
+        known = dict(self.known.reported.facts) if self.known.reported is not None else {}
         reported = msgspec.structs.replace(reported, facts=tuple(sorted((dict(reported.facts) | told).items())))
         rows = chart(
             self.engine,
@@ -355,8 +385,9 @@ class Campaign:
             infos=infos,
             model_config=config,
         )
-        if any(row.starts is not None for row in rows):
-            self.journal.append(Inspected(at_s=self.now(), frontier=rows, reported=reported))
+        charted = any(row.starts is not None for row in rows)
+        if charted or told.items() - known.items():
+            self.journal.append(Inspected(at_s=self.now(), frontier=rows if charted else self.known.frontier, reported=reported))
 
     def _play(
         self,

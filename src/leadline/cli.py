@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import sys
@@ -32,6 +33,11 @@ app = typer.Typer(
 TargetArg = Annotated[str, typer.Argument(metavar="TARGET", help="the service, see below")]
 JsonFlag = Annotated[bool, typer.Option("--json", help="print the result as JSON on stdout")]
 ConfigOpt = Annotated[Path | None, typer.Option("--config", "-c", help="leadline.toml to read (default: ./leadline.toml if it is there)")]
+ObserveOpt = Annotated[
+    str | None, typer.Option("--observe-traffic", metavar="TIME", help="watch the service's own traffic for so long first, e.g. 10m")
+]
+PrometheusOpt = Annotated[str | None, typer.Option(metavar="URL", help="take the traffic of the last hour from this Prometheus server")]
+MatchOpt = Annotated[str | None, typer.Option(metavar="MATCHERS", help="the service's series there, e.g. 'instance=\"gpu1:30000\"'")]
 CampaignArg = Annotated[str | None, typer.Argument(metavar="[CAMPAIGN]", help="id or beginning of one; the newest when left out")]
 
 
@@ -76,6 +82,26 @@ def words(text: str | None) -> list[str] | None:
     return None if text is None else [part.strip() for part in text.split(",") if part.strip()]
 
 
+def minutes(text: str | None, option: str) -> float | None:
+    """``"10m"`` -> 10.0; ``90s``, ``10m`` or ``1h``. Raises ConfigError."""
+    if text is None:
+        return None
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", text.strip())
+    if found is None or not float(found.group(1)):
+        raise ConfigError(place=option, what=f"{text!r} is no length of time", fix=f"write for example {option} 10m (or 90s, 1h)")
+    return float(found.group(1)) * {"s": 1 / 60, "m": 1.0, "h": 60.0}[found.group(2)]
+
+
+def traffic_changes(observe: str | None, prometheus: str | None, match: str | None) -> dict[str, Any]:
+    """The ``[traffic]`` that the flags ask for; naming one source on the command line leaves the other of the file out."""
+    changes: dict[str, Any] = {"watch_minutes": minutes(observe, "--observe-traffic"), "prometheus": prometheus, "match": match}
+    if observe is not None and prometheus is None:
+        changes["prometheus"] = ""
+    if prometheus is not None and observe is None:
+        changes["watch_minutes"] = 0.0
+    return changes
+
+
 def text_of(path: Path | None, option: str) -> str:
     """A file's text, empty when none was given. Raises ConfigError."""
     if path is None:
@@ -110,7 +136,10 @@ def tune(
     fresh: Annotated[bool, typer.Option("--fresh", help="start a new campaign even if one of this target was interrupted")] = False,
     concurrency: Annotated[str | None, typer.Option(help="levels, for example 1,4,16")] = None,
     workloads: Annotated[str | None, typer.Option("--workload", help="workloads, for example chat,copy, or a JSONL file")] = None,
-    objective: Annotated[str | None, typer.Option(help="single, peak, balanced, goodput or a mix such as 1:0.7,4:0.3")] = None,
+    objective: Annotated[str | None, typer.Option(help="single, peak, balanced, goodput, a mix such as 1:0.7,4:0.3, or observed")] = None,
+    observe_traffic: ObserveOpt = None,
+    prometheus: PrometheusOpt = None,
+    prometheus_match: MatchOpt = None,
     ask: Annotated[list[str] | None, typer.Option(help="a candidate to launch in any case, e.g. 'EAGLE 10' (repeatable)")] = None,
     algorithms: Annotated[
         str | None, typer.Option("--algorithm", help="methods to consider, in the engine's words, e.g. draft-simple")
@@ -126,11 +155,12 @@ def tune(
     """Run a campaign: plan, confirm, trials, verdict. The service is restored as found; `apply` makes the winner permanent."""
     from . import verbs
 
+    watched = observe_traffic is not None or prometheus is not None
     settings = settings_from(
         config,
         {
             "tune": {
-                "objective": objective,
+                "objective": objective or ("observed" if watched else None),
                 "ask": ask,
                 "algorithms": words(algorithms),
                 "depths": numbers(depths, "--depths"),
@@ -138,6 +168,7 @@ def tune(
                 "max_minutes": max_minutes,
             },
             "measure": {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens},
+            "traffic": traffic_changes(observe_traffic, prometheus, prometheus_match),
         },
     )
     known = verbs.tune(target, settings, yes=yes, fresh=fresh, quiet=quiet)
@@ -195,6 +226,9 @@ def inspect(
     noted: Annotated[list[str] | None, typer.Option(help="a row of a table, DEPTH:TOKENS/RUNNING, to hold against it (repeatable)")] = None,
     tokens_in: Annotated[int, typer.Option(min=1, help="prompt tokens of a request, for the column of requests that fit")] = 4096,
     tokens_out: Annotated[int, typer.Option(min=1, help="output tokens of a request")] = 1024,
+    observe_traffic: ObserveOpt = None,
+    prometheus: PrometheusOpt = None,
+    prometheus_match: MatchOpt = None,
     config: ConfigOpt = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -203,6 +237,9 @@ def inspect(
     from .inspection import DEPTHS, Texts, noted_row, of
     from .inspection import inspect as look
 
+    watch = observe_traffic is not None or prometheus is not None
+    if target is None and watch:
+        raise ConfigError(place="--observe-traffic", what="files have no traffic", fix="name the service as TARGET")
     if target is None:
         given = Texts(
             command=command,
@@ -220,7 +257,8 @@ def inspect(
         else:
             sys.stdout.write(found.table(tokens_in, tokens_out))
         return
-    seen = verbs.inspect(target, settings_from(config, {}))
+    changes = {"traffic": traffic_changes(observe_traffic, prometheus, prometheus_match)}
+    seen = verbs.inspect(target, settings_from(config, changes), watch=watch)
     found = of(seen.engine, seen.version, seen.found, seen.capacity, seen.frontier)
     if as_json:
         import msgspec

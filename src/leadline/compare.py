@@ -104,6 +104,16 @@ class Board:
         return known.began.conditions.engine if known.began is not None else ""
 
     @property
+    def version(self) -> str | None:
+        """The engine's release, as the last launch that told it said."""
+        told = [
+            one.version
+            for one in (self.knowledge.reported, *(t.reported for t in self.knowledge.trials))
+            if one is not None and one.version
+        ]
+        return told[-1] if told else None
+
+    @property
     def facts(self) -> dict[str, str]:
         """What the engine said about itself, the newest launch last."""
         out: dict[str, str] = {}

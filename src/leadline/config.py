@@ -21,12 +21,16 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Share = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
+OBSERVED = "observed"
+"""The objective that takes its mix from the service's own traffic."""
+
+
 class Tune(Record, frozen=True):
     """What is looked for, and when to stop looking."""
 
     objective: str = "balanced"
     """``single`` (one stream), ``peak`` (highest throughput), ``balanced`` (geometric mean over the levels), a traffic mix
-    ``"1:0.7,4:0.3"`` (concurrency:share), or ``goodput``."""
+    ``"1:0.7,4:0.3"`` (concurrency:share), ``observed`` (that mix, from the service's own traffic: ``[traffic]``), or ``goodput``."""
     min_gain: Share = 0.03
     """A change must be worth this much before it is recommended (ratio above 1)."""
     tie: Share = 0.01
@@ -44,6 +48,8 @@ class Tune(Record, frozen=True):
     """Goodput limit on TTFT."""
     tpot_ms: float | None = None
     """Goodput limit on TPOT."""
+    memory_gb_s: Positive | None = None
+    """Memory bandwidth of one GPU (of the host, where it computes on its CPUs) in GB/s, where leadline does not know it."""
 
 
 class Measure(Record, frozen=True):
@@ -68,6 +74,19 @@ class Measure(Record, frozen=True):
     cache: str = "cold"
     """Prefix-cache state: ``cold`` (a nonce makes every prompt new), ``warm`` or ``production``."""
     temperature: float = 0.0
+
+
+class Traffic(Record, frozen=True):
+    """Where the objective ``observed`` takes the traffic mix from: one of the two."""
+
+    watch_minutes: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Watch the service's own figures for so long before the plan; 0 = do not."""
+    poll_s: Positive = 1.0
+    prometheus: str = ""
+    """Address of a Prometheus server that scrapes the service: its last ``hours`` are asked for."""
+    match: str = ""
+    """Label matchers that pick the service's series there: ``instance="gpu1:30000"``."""
+    hours: Positive = 1.0
 
 
 class Readiness(Record, frozen=True):
@@ -96,6 +115,7 @@ class Settings(Record, frozen=True):
     target: str = ""
     tune: Tune = Tune()
     measure: Measure = Measure()
+    traffic: Traffic = Traffic()
     ready: Readiness = Readiness()
     deploy: Deploy = Deploy()
 

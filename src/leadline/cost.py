@@ -1,4 +1,4 @@
-"""What a round costs, how many requests run at once, what waiting adds, and how far from the memory's limit that is.
+"""What a round costs, how many requests run at once, and what waiting adds.
 
 ``R(B, k)`` is seconds per round at batch B and depth k, as served.  At a fixed batch it is close to linear in k for dense
 models (checked on published tables: interior depths within 2 % on average, 9 % at worst) and closer to linear in the number of
@@ -137,37 +137,3 @@ def closed_loop(clients: int, running: int | None) -> Waiting:
         return Waiting(batch=clients, waits=0.0)
     slots = max(1, running)
     return Waiting(batch=slots, waits=(clients - slots) / slots)
-
-
-class Roofline(Record, frozen=True):
-    """A round against the memory's bandwidth."""
-
-    floor_s: float
-    """Time to read what a round must read, once."""
-    share: float
-    """floor / measured round: 1 = the memory is the limit."""
-    text: str
-
-
-def roofline(
-    *, weight_bytes: float, kv_bytes: float, bandwidth_bytes_s: float, round_s: float, length: float, draft_bytes: float = 0.0
-) -> Roofline:
-    """Bytes moved in a round (weights once, the batch's KV once, the draft as often as it runs) against ``bandwidth_bytes_s``.
-
-    ``length`` is tokens a round yields per request. Above 0.7 a round cannot become much cheaper, so only accepting more
-    tokens helps; below 0.3 something else than memory is the limit and depth is not the lever.
-    """
-    floor = (weight_bytes + kv_bytes + draft_bytes) / bandwidth_bytes_s
-    share = floor / round_s
-    if share >= 0.7:
-        text = (
-            f"a round takes {1 / share:.2f} times what reading its bytes takes: memory is the limit, only more accepted tokens a round help"
-        )
-    elif share >= 0.3:
-        text = f"a round takes {1 / share:.1f} times what reading its bytes takes: up to that factor is left in kernels and scheduling"
-    else:
-        text = (
-            f"a round takes {1 / share:.1f} times what reading its bytes takes: memory is not the limit, "
-            "look at overhead before speculation depth"
-        )
-    return Roofline(floor_s=floor, share=share, text=f"{text} (now {length:.2f} tokens a round)")

@@ -522,7 +522,7 @@ def _schedule(desk: _Desk) -> Iterator[PlannedLaunch]:
     """The winners as the engine's own schedule, to be measured before anybody recommends it."""
     leaders = desk.board.leaders()
     mix = schedule.mix(desk.board, leaders)
-    candidate = mix.candidate(desk.board.engine) if mix is not None else None
+    candidate, _ = mix.candidate(desk.board.engine, desk.board.version) if mix is not None else (None, "")
     if mix is None or candidate is None or desk.knowledge.of(candidate):
         return
     gain = schedule.mix_gain(desk.board, leaders, desk.levels)

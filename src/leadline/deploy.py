@@ -15,9 +15,10 @@ import importlib.resources
 import json
 import re
 import shlex
+from collections.abc import Sequence
 
 from .config import Deploy
-from .records import Record
+from .records import LaunchFile, Record
 
 DROPIN = "zz-leadline.conf"
 """Sorts behind what people call their drop-ins, so that it is read last."""
@@ -163,7 +164,28 @@ class Found(Record, frozen=True):
     to_journal: bool = True
 
 
-def trial_dropin(found: Found, exec_start: str, settings: Deploy, *, start_limit_s: float) -> str:
+CREDENTIALS_SINCE = 247
+"""First release of systemd with ``SetCredential``."""
+
+
+def credential_path(unit: str, name: str) -> str:
+    """Where systemd puts a credential of a system unit: a folder of its own in memory, readable by the service's account only.
+
+    (systemd.exec(5), "Credentials".)
+    """
+    return f"/run/credentials/{unit}/{name}"
+
+
+def _credentials(files: Sequence[LaunchFile]) -> list[str]:
+    """Files as credentials, so that they stand in the drop-in, come and go with the service and leave nothing behind.
+
+    >>> _credentials([LaunchFile(name="a.json", text='{"1": [2]}')])
+    ['SetCredential=a.json:{"1": [2]}']
+    """
+    return ["SetCredential=" + file.name + ":" + file.text.replace("\\", "\\\\").replace("\n", "\\n") for file in files]
+
+
+def trial_dropin(found: Found, exec_start: str, settings: Deploy, *, start_limit_s: float, files: Sequence[LaunchFile] = ()) -> str:
     """The drop-in of one launch: the new ExecStart, and what a trial needs so that a failure stays visible.
 
     ``Restart=no``: a crash loop would hide the cause. No start limit: trials are restarts. The start may last as long as
@@ -177,6 +199,7 @@ def trial_dropin(found: Found, exec_start: str, settings: Deploy, *, start_limit
         "[Service]",
         "ExecStart=",
         f"ExecStart={exec_start}",
+        *_credentials(files),
         "Restart=no",
         f"TimeoutStartSec={round(start_limit_s)}",
         f"TimeoutStopSec={round(stop_s) if stop_s else 'infinity'}",
@@ -186,12 +209,12 @@ def trial_dropin(found: Found, exec_start: str, settings: Deploy, *, start_limit
     return "\n".join(lines) + "\n"
 
 
-def lasting_dropin(exec_start: str, *, when: str) -> str:
-    """The drop-in that ``apply`` leaves: the new ExecStart and nothing else."""
+def lasting_dropin(exec_start: str, *, when: str, files: Sequence[LaunchFile] = ()) -> str:
+    """The drop-in that ``apply`` leaves: the new ExecStart, the files that it names, and nothing else."""
     return (
         f"# leadline: applied {when}. `leadline restore` takes it back; to do that by hand, remove this file,\n"
         "# then `systemctl daemon-reload` and restart the service.\n"
-        f"[Service]\nExecStart=\nExecStart={exec_start}\n"
+        f"[Service]\nExecStart=\nExecStart={exec_start}\n" + "".join(f"{line}\n" for line in _credentials(files))
     )
 
 

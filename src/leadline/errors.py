@@ -313,6 +313,13 @@ class ClientBottleneck(LeadlineError):
     remedy = "give the client a core of its own, or lower the level"
 
 
+class TrafficUnknown(LeadlineError):
+    """the service's own traffic is not known from {source}: {why}."""
+
+    exit_code = 52
+    remedy = "{fix}"
+
+
 class Interrupted(LeadlineError):
     """interrupted: {what}."""
 

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from .errors import LaunchFailed, PortTaken
-from .records import Command, Evidence, Exit, Launch, Listener, Source, Status
-from .supervisor import Service
+from .records import Command, Evidence, Exit, Launch, LaunchFile, Listener, Source, Status
+from .supervisor import Service, placed
 from .target import LocalTarget, Target
 
 FIRST_PID = 100_000
@@ -36,6 +36,7 @@ class FakeSupervisor:
         self.started: list[tuple[str, ...]] = []
         self.foreign: list[Listener] = []
         self.applied: tuple[str, ...] | None = None
+        self.files: dict[str, str] = {}
         self.renewals = 0
         self._command = command
         self._port = port
@@ -53,10 +54,11 @@ class FakeSupervisor:
             name="fake", command=self._command, running=running, launch=self._current if running else None, digest=repr(self.applied)
         )
 
-    def plan(self, argv: Sequence[str]) -> str:
+    def plan(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
         return f"start {' '.join(argv)}"
 
-    def start(self, argv: Sequence[str]) -> Launch:
+    def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
+        argv = self._placed(argv, files)
         if self.foreign:
             holder = self.foreign[0]
             raise PortTaken(port=holder.port, pid=holder.pid, command=holder.command)
@@ -79,6 +81,10 @@ class FakeSupervisor:
             self.end(launch, fate)
         self._current = launch
         return launch
+
+    def _placed(self, argv: Sequence[str], files: Sequence[LaunchFile]) -> tuple[str, ...]:
+        self.files |= {f"/fake/{file.name}": file.text for file in files}
+        return placed(argv, files, lambda name: f"/fake/{name}")
 
     def end(self, launch: Launch, how: Exit) -> None:
         """Let a launch die."""
@@ -120,7 +126,8 @@ class FakeSupervisor:
         self.applied = None
         return "nothing of ours runs"
 
-    def apply(self, argv: Sequence[str]) -> str:
+    def apply(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
+        argv = self._placed(argv, files)
         self.applied = tuple(argv)
         return f"run {' '.join(argv)}"
 

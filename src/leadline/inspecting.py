@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from . import objective, traffic
+from .config import Traffic
 from .endpoints import snapshot
 from .engines import Engine, Parsed
-from .records import Candidate, Capacity, FrontierRow, Record, Reported
+from .records import Candidate, Capacity, FrontierRow, Record, Reported, Watched
 from .ssh import SshTarget
 from .supervisor import Service, Supervisor
 from .survey import chart, model_config
@@ -32,10 +36,20 @@ class Inspection(Record, frozen=True):
     notes: tuple[str, ...]
     round_trip_ms: float | None = None
     """To its host, over the shared connection; every latency measured through a forward carries it."""
+    traffic: Watched | None = None
+    """Its own traffic, where that was to be watched; the mix is over powers of two."""
 
 
-def inspect(supervisor: Supervisor, service: Service, engine: Engine, parsed: Parsed) -> Inspection:
-    """Read everything that can be read without a change: arguments, the engine's own report, capacity and frontier."""
+def inspect(
+    supervisor: Supervisor,
+    service: Service,
+    engine: Engine,
+    parsed: Parsed,
+    *,
+    wanted: Traffic | None = None,
+    notify: Callable[[str], None] = lambda text: None,
+) -> Inspection:
+    """Read everything that can be read without a change: arguments, the engine's own report, capacity, frontier and, if wanted, traffic."""
     reported: Reported | None = None
     capacity = Capacity()
     frontier: tuple[FrontierRow, ...] = ()
@@ -63,7 +77,15 @@ def inspect(supervisor: Supervisor, service: Service, engine: Engine, parsed: Pa
         frontier=frontier,
         notes=(*service.notes, *parsed.notes),
         round_trip_ms=host.round_trip_ms() if isinstance(host, SshTarget) else None,
+        traffic=_traffic(supervisor, engine, parsed, wanted, notify) if wanted is not None else None,
     )
+
+
+def _traffic(supervisor: Supervisor, engine: Engine, parsed: Parsed, wanted: Traffic, notify: Callable[[str], None]) -> Watched:
+    found = traffic.gather(supervisor, engine, parsed.port, wanted, notify=notify)
+    most = max(sample.running + sample.waiting for sample in found.samples)
+    levels = [1 << power for power in range(max(1, round(most)).bit_length() + 1)]
+    return objective.watched(found.samples, levels, source=found.source, at_s=found.samples[-1].at_s, longest_s=found.longest_s)
 
 
 def text(seen: Inspection) -> str:
@@ -87,5 +109,10 @@ def text(seen: Inspection) -> str:
     ]
     if seen.round_trip_ms is not None:
         lines.append(f"  round trip   {seen.round_trip_ms:.1f} ms to its host")
+    if seen.traffic is not None:
+        lines.append(f"  traffic      {objective.traffic(seen.traffic)}")
+        if seen.traffic.mix:
+            levels = ",".join(str(concurrency) for concurrency, _ in seen.traffic.mix)
+            lines.append(f"  to tune for  --concurrency {levels} --objective {objective.mix_text(seen.traffic.mix)}")
     lines += [f"  note: {note}" for note in seen.notes]
     return "\n".join(lines) + "\n"

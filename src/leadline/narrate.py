@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.prompt import Confirm
 from rich.table import Table
 
-from . import live
+from . import live, objective
 from .errors import Refused
 from .records import PlannedLaunch, Progress
 from .state import Knowledge
@@ -98,6 +98,8 @@ class Narrator:
         assert began is not None
         console.print(f"[bold]plan[/bold] for {escape(began.target)}", soft_wrap=True)
         console.print(f"found: {began.found.label}; levels: {', '.join(level.label for level in began.levels)}")
+        if known.watched is not None:
+            console.print(f"traffic: {objective.traffic(known.watched)}", markup=False, soft_wrap=True)
         console.print(plan_table(launches))
         total = sum(launch.seconds for launch in launches)
         down = "the service is down or under test for that time" if change else "nothing else on this machine is touched"

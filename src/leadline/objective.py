@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from .config import Tune
+from .config import OBSERVED, Tune
 from .errors import ConfigError
-from .records import BlockResult, Level, Outcome, RequestResult
+from .records import BlockResult, Level, Outcome, RequestResult, TrafficSample, Watched
 from .state import Knowledge
+from .words import duration
+from .words import share as words_share
 
-NAMES = ("single", "peak", "balanced", "goodput")
+NAMES = ("single", "peak", "balanced", "goodput", OBSERVED)
+BEYOND, MUCH = 1.5, 0.05
+"""Traffic counts as not covered where more than ``MUCH`` of the busy time has ``BEYOND`` times the highest level in hand."""
 
 
 def weights(tune: Tune, levels: Sequence[Level]) -> tuple[tuple[Level, float], ...]:
     """Weight of every level that counts for the objective; they add up to 1.
 
     ``single``: lowest concurrency of every workload; ``peak``: the highest; ``balanced`` and ``goodput``: all alike; a mix such as
-    ``1:0.7,4:0.3``: share of the time at each concurrency, workloads alike.  Raises :class:`~leadline.errors.ConfigError`.
+    ``1:0.7,4:0.3``: share of the time at each concurrency, workloads alike (:func:`resolved` makes one of ``observed``).  Raises :class:`~leadline.errors.ConfigError`.
     """
     objective = tune.objective.strip()
     if objective == "goodput" and tune.ttft_ms is None and tune.tpot_ms is None:
         raise _bad(objective, "goodput needs a limit", "set ttft_ms or tpot_ms (or both) in [tune]")
+    if objective == OBSERVED:
+        raise _bad(objective, "no traffic was observed", "run the campaign with --observe-traffic 10m or --prometheus URL")
     if objective in ("single", "peak"):
         pick = min if objective == "single" else max
         by_workload = {w: [level for level in levels if level.workload == w] for w in dict.fromkeys(level.workload for level in levels)}
@@ -91,20 +98,82 @@ def parse_mix(text: str) -> tuple[tuple[int, float], ...]:
     return tuple((concurrency, share / total) for concurrency, share in sorted(out.items()))
 
 
-def observed_mix(running: Iterable[tuple[float, float]], concurrencies: Sequence[int]) -> tuple[tuple[int, float], ...]:
-    """A traffic mix from samples of an engine's own gauge of running (and queued) requests.
+def watched(
+    samples: Sequence[TrafficSample], concurrencies: Sequence[int], *, source: str, at_s: float, longest_s: float = math.inf
+) -> Watched:
+    """What samples of the requests in hand (running and waiting: a closed loop of so many clients) say about the traffic.
 
-    ``running`` holds (seconds, requests) in order of time; each sample holds until the next. Idle time does not count: nobody
-    waits then. Each sample goes to the nearest of ``concurrencies`` on a log scale. Returns () when the service was idle.
+    Each sample holds until the next, and for ``longest_s`` at most.
     """
-    samples = list(running)
+    seconds: dict[int, float] = {}
+    for here, after in itertools.pairwise(samples):
+        requests = round(here.running + here.waiting)
+        seconds[requests] = seconds.get(requests, 0.0) + min(after.at_s - here.at_s, longest_s)
+    times = tuple(sorted((requests, held) for requests, held in seconds.items() if held > 0))
+    span_s = samples[-1].at_s - samples[0].at_s if samples else 0.0
+    mix = observed_mix(times, concurrencies)
+    return Watched(at_s=at_s, source=source, samples=len(samples), span_s=span_s, seconds=times, mix=mix)
+
+
+def observed_mix(seconds: Iterable[tuple[int, float]], concurrencies: Sequence[int]) -> tuple[tuple[int, float], ...]:
+    """A traffic mix from (requests in hand, seconds for which that was so).
+
+    Idle time does not count: nobody waits then. The rest goes to the nearest of ``concurrencies`` on a log scale. () when the
+    service was idle.
+    """
     shares = dict.fromkeys(sorted(concurrencies), 0.0)
-    for (start, requests), (end, _) in itertools.pairwise(samples):
-        if requests > 0 and end > start:
-            nearest = min(shares, key=lambda c: (abs(_ratio(requests, c)), c))
-            shares[nearest] += end - start
+    for requests, held in seconds:
+        if requests > 0:
+            shares[min(shares, key=lambda c: (_ratio(requests, c), c))] += held
     total = sum(shares.values())
     return tuple((c, share / total) for c, share in shares.items() if share > 0) if total else ()
+
+
+def resolved(tune: Tune, seen: Watched | None) -> Tune:
+    """The same wishes with ``observed`` replaced by the mix that was seen."""
+    if tune.objective.strip() != OBSERVED or seen is None:
+        return tune
+    return msgspec.structs.replace(tune, objective=mix_text(seen.mix))
+
+
+def named(tune: Tune, seen: Watched | None) -> str:
+    """The objective as people read it."""
+    if seen is not None and tune.objective == mix_text(seen.mix):
+        return f"the traffic observed ({tune.objective})"
+    return tune.objective
+
+
+def mix_text(mix: Sequence[tuple[int, float]]) -> str:
+    """
+    >>> mix_text(((1, 0.7125), (4, 0.2875)))
+    '1:0.713,4:0.287'
+    """
+    return ",".join(f"{concurrency}:{max(share, 0.001):.3f}" for concurrency, share in mix)
+
+
+def traffic(seen: Watched) -> str:
+    """The traffic that was seen, in one line with its conditions."""
+    busy = sum(held for requests, held in seen.seconds if requests > 0)
+    known = sum(held for _, held in seen.seconds)
+    head = f"{seen.samples} samples over {duration(seen.span_s)} of {seen.source}"
+    if not busy:
+        return f"{head}: idle"
+    mean = sum(requests * held for requests, held in seen.seconds) / busy
+    most = max(requests for requests, _ in seen.seconds)
+    return f"{head}: busy {words_share(busy / known)} of it, then {mean:.1f} requests in hand on average, at most {most}; as a mix {mix_text(seen.mix)}"
+
+
+def beyond(seen: Watched, concurrencies: Sequence[int]) -> str:
+    """What the levels do not cover of the traffic that was seen; empty when that is little."""
+    busy = sum(held for requests, held in seen.seconds if requests > 0)
+    most = max(concurrencies)
+    over = sum(held for requests, held in seen.seconds if requests > BEYOND * most)
+    if not busy or over / busy < MUCH:
+        return ""
+    return (
+        f"the traffic beyond {most} requests at once: {words_share(over / busy)} of the busy time had more than {BEYOND * most:g} in hand and "
+        f"counts as {most} here; measure a level for it, for example --concurrency {','.join(str(c) for c in (*sorted(concurrencies), 4 * most))}"
+    )
 
 
 def _ratio(requests: float, concurrency: int) -> float:

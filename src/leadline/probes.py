@@ -252,3 +252,13 @@ def parse_gpu(text: str) -> Gpu:
             known.add(hit.group(1))
             names.append(f"container {hit.group(1)[:12]}")
     return Gpu(apps=tuple(apps), containers=tuple(names))
+
+
+def systemd_release(text: str) -> int | None:
+    """From ``systemctl --version``.
+
+    >>> systemd_release("systemd 252 (252.39-1~deb12u1)\\n+PAM")
+    252
+    """
+    found = re.match(r"systemd (\d+)", text)
+    return int(found.group(1)) if found else None

@@ -26,9 +26,9 @@ import psutil
 from . import gpus, keeper, outputs, sockets
 from .config import Deploy
 from .errors import DiskFull, HostInUse, LaunchFailed, MemoryNotFree, PortTaken
-from .records import Command, Evidence, Exit, Launch, Listener, Source, Status
-from .supervisor import Service
-from .target import LocalTarget, Target
+from .records import Command, Evidence, Exit, Launch, LaunchFile, Listener, Source, Status
+from .supervisor import Service, placed
+from .target import LocalTarget, Target, write_atomically
 
 HANDSHAKE_S = 30.0
 POLL_S = 0.02
@@ -70,12 +70,12 @@ class ProcessSupervisor:
             digest=shlex.join(self._command.argv),
         )
 
-    def plan(self, argv: Sequence[str]) -> str:
+    def plan(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
         return f"run on this machine, under leadline's keeper: {shlex.join(argv)}"
 
     # -- one launch -----------------------------------------------------------------------------------------------
 
-    def start(self, argv: Sequence[str]) -> Launch:
+    def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
         """Start ``argv``; the previous launch and what an earlier leadline left are ended first.
 
         Raises PortTaken, MemoryNotFree, HostInUse, LaunchFailed (it cannot be executed), DiskFull.
@@ -91,6 +91,9 @@ class ProcessSupervisor:
             folder.mkdir(parents=True)
         except OSError as error:
             raise _full(error, folder) from error
+        for file in files:
+            write_atomically(folder / file.name, file.text.encode())
+        argv = placed(argv, files, lambda name: str(folder / name))
         started_s = time.time()
         process = self._spawn_keeper(folder, launch_id, argv)
         answer = _handshake(process)
@@ -189,9 +192,11 @@ class ProcessSupervisor:
         self.clear()
         return f"launch {ended} was ended; nothing of leadline's runs on this machine" if ended else "nothing of leadline's was running"
 
-    def apply(self, argv: Sequence[str]) -> str:
-        """A command has no place to write to: this is what to run from now on."""
-        return shlex.join(argv)
+    def apply(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
+        """A command has no place to write to: this is what to run from now on. Files that it names are kept in the state folder."""
+        for file in files:
+            write_atomically(self._state / file.name, file.text.encode())
+        return shlex.join(placed(argv, files, lambda name: str(self._state / name)))
 
     def close(self) -> None:
         for launch_id in list(self._keepers):

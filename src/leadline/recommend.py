@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from . import cost, objective, schedule, stats
+from . import objective, roofline, schedule, stats
 from .compare import LOOKS, Board
 from .config import Tune
 from .engines import Axis
@@ -47,19 +47,27 @@ def recommend(
     drift, drift_warning = _drift(plain, tune.confidence)
     warnings = (*drift_warning, *plain.alarms(), *_simulated(plain, points), *_bad_outputs(plain))
     mix, unmeasured = _mix(board, points, scheduled, tune)
+    memory, no_memory = roofline.readings(plain, points, tune)
     return Verdict(
-        sentence=_sentence(points, overall, gain, found, tune),
+        sentence=_sentence(points, overall, gain, found, tune, objective.named(tune, knowledge.watched)),
         change=overall != found,
         overall=overall,
         found=found,
         points=points,
-        objective=tune.objective,
+        objective=objective.named(tune, knowledge.watched),
         noise_floor=board.noise_floor,
-        not_shown=(*_not_shown(board, axes, tune, points, stop), *not_overall, *unmeasured, *drift),
+        not_shown=(
+            *_not_shown(board, axes, tune, points, stop),
+            *_uncovered(knowledge, tune, levels),
+            *not_overall,
+            *unmeasured,
+            *no_memory,
+            *drift,
+        ),
         same_output=_same_output(board, points),
         command=render(overall),
         schedule=scheduled,
-        readings=(*mix, *_roofline(plain, points), *_by_cpu_time(plain, tune)),
+        readings=(*_traffic(knowledge, tune), *mix, *memory, *_by_cpu_time(plain, tune)),
         warnings=warnings,
     )
 
@@ -203,7 +211,9 @@ def _overall(board: Board, tune: Tune, levels: Sequence[Level]) -> tuple[Candida
     return chosen, scores[chosen], missing
 
 
-def _sentence(points: Sequence[OperatingPoint], overall: Candidate, gain: stats.Contrast | None, found: Candidate, tune: Tune) -> str:
+def _sentence(
+    points: Sequence[OperatingPoint], overall: Candidate, gain: stats.Contrast | None, found: Candidate, tune: Tune, goal: str
+) -> str:
     better = [point for point in points if point.candidate != found]
     if not points:
         return "Change nothing: nothing could be measured."
@@ -218,13 +228,11 @@ def _sentence(points: Sequence[OperatingPoint], overall: Candidate, gain: stats.
     text = f"Use {'; '.join(parts)}" if parts else ""
     text += f"; keep {found.label} for {', '.join(kept)}" if kept and parts else ""
     if overall != found and all(point.gain_vs_found is None for point in points):
-        one = f"One configuration for {tune.objective}: {overall.label}; {found.label} as found did not serve, so no gain over it is known."
+        one = f"One configuration for {goal}: {overall.label}; {found.label} as found did not serve, so no gain over it is known."
     elif overall != found and gain is not None:
-        one = f"One configuration for {tune.objective}: {overall.label}, {_times(gain.interval(tune.confidence))} against {found.label} as found."
+        one = f"One configuration for {goal}: {overall.label}, {_times(gain.interval(tune.confidence))} against {found.label} as found."
     else:
-        one = (
-            f"One configuration for {tune.objective}: keep {found.label}; no gain of {tune.min_gain:.0%} over all levels together is shown."
-        )
+        one = f"One configuration for {goal}: keep {found.label}; no gain of {tune.min_gain:.0%} over all levels together is shown."
     return f"{text}. {one}" if text else one
 
 
@@ -251,7 +259,8 @@ def _mix(board: Board, points: Sequence[OperatingPoint], scheduled: str, tune: T
     winners = {point.level: point.candidate for point in points}
     mix = schedule.mix(board, winners)
     if scheduled:
-        return (f"the schedule was measured as one launch at every level: {scheduled}",), ()
+        place = " (in the file that the command names)" if board.engine == "sglang" else ""
+        return (f"the schedule was measured as one launch at every level: {scheduled}{place}",), ()
     if mix is None:
         return (), ()
     gain = schedule.mix_gain(board, winners, board.levels)
@@ -262,9 +271,27 @@ def _mix(board: Board, points: Sequence[OperatingPoint], scheduled: str, tune: T
     text = mix.text(board.engine)
     if gain < math.log1p(tune.min_gain) or not text:
         return (), ()
-    return (), (
-        f"the engine's own schedule {text} ({depths}): it would gain {math.expm1(gain):.1%} if it cost nothing, but it was not measured",
+    candidate, why = mix.candidate(board.engine, board.version)
+    if candidate in board.knowledge.refused:
+        why = "it did not serve"
+    missed = f"but {why}" if why else "but it was not measured"
+    return (), (f"the engine's own schedule {text} ({depths}): it would gain {math.expm1(gain):.1%} if it cost nothing, {missed}",)
+
+
+def _traffic(knowledge: Knowledge, tune: Tune) -> tuple[str, ...]:
+    """What the objective rests on, where it was observed."""
+    seen = knowledge.watched
+    return (f"the traffic: {objective.traffic(seen)}",) if seen is not None and tune.objective == objective.mix_text(seen.mix) else ()
+
+
+def _uncovered(knowledge: Knowledge, tune: Tune, levels: Sequence[Level]) -> tuple[str, ...]:
+    seen = knowledge.watched
+    said = (
+        objective.beyond(seen, [level.concurrency for level in levels if level.rate_rps is None])
+        if _traffic(knowledge, tune) and seen
+        else ""
     )
+    return (said,) if said else ()
 
 
 BUSY = 1.05
@@ -291,34 +318,6 @@ def _by_cpu_time(board: Board, tune: Tune) -> tuple[str, ...]:
         word = "" if gain.excludes_one else "; no difference shown"
         out.append(f"{level.label}: by the server's CPU time a token best is {best.label}, {_times(gain)} of {board.found.label}{word}")
     return (f"the host is busy (two launches differ by {floor.value - 1:.0%}), so CPU time is read as well", *out) if out else ()
-
-
-def _roofline(board: Board, points: Sequence[OperatingPoint]) -> tuple[str, ...]:
-    """Bytes a round must read against the memory's bandwidth, where the engine's facts tell them.
-
-    Facts: ``weight_bytes``, ``memory_bandwidth_bytes_s``; optional ``kv_bytes_per_token``, ``draft_bytes`` (of one draft step).
-    """
-    facts = {name: float(value) for name, value in board.facts.items() if value.replace(".", "", 1).isdigit()}
-    if "weight_bytes" not in facts or not facts.get("memory_bandwidth_bytes_s"):
-        return ()
-    out = []
-    for point in points:
-        value = board.log_tok_s(point.candidate, point.level)
-        length = 1.0 if point.candidate.off else board.length(point.candidate, point.level.workload)
-        if value is None or length is None:
-            continue
-        batch = cost.closed_loop(max(1, point.level.concurrency), board.running(point.candidate)).batch
-        context = board.context_tokens(point.candidate, point.level)
-        reading = cost.roofline(
-            weight_bytes=facts["weight_bytes"],
-            kv_bytes=facts.get("kv_bytes_per_token", 0.0) * context * batch,
-            draft_bytes=facts.get("draft_bytes", 0.0) * point.candidate.depth,
-            bandwidth_bytes_s=facts["memory_bandwidth_bytes_s"],
-            round_s=batch * length / math.exp(value),
-            length=length,
-        )
-        out.append(f"{point.level.label}: {reading.text}")
-    return tuple(out)
 
 
 # -- honesty -----------------------------------------------------------------------------------------------------------

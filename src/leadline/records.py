@@ -90,6 +90,13 @@ class Command(Record, frozen=True):
 # -- what runs -------------------------------------------------------------------------------------------------------
 
 
+class LaunchFile(Record, frozen=True):
+    """A small file that a launch reads. In its argument vector the name stands for the path, as a word or behind ``=``."""
+
+    name: str
+    text: str
+
+
 class Listener(Record, frozen=True):
     """A process that owns a listening TCP socket."""
 
@@ -279,6 +286,14 @@ class Interval(Record, frozen=True):
     @property
     def excludes_one(self) -> bool:
         return self.low > 1.0 or self.high < 1.0
+
+
+class TrafficSample(Record, frozen=True):
+    """Requests that a service had in hand at one moment."""
+
+    at_s: float
+    running: float
+    waiting: float
 
 
 # -- capacity --------------------------------------------------------------------------------------------------------
@@ -498,6 +513,20 @@ class Inspected(Event, frozen=True, tag="inspected"):
     reported: Reported | None = None
 
 
+class Watched(Event, frozen=True, tag="watched"):
+    """The service's own traffic, before anything was touched: what the objective ``observed`` weighs the levels by."""
+
+    at_s: float
+    source: str
+    """Where the samples come from, in words."""
+    samples: int
+    span_s: float
+    seconds: tuple[tuple[int, float], ...]
+    """(requests in hand, running and waiting; seconds for which that was so), rising; 0 = idle."""
+    mix: tuple[tuple[int, float], ...]
+    """(concurrency measured, share of the busy time), rising."""
+
+
 class Planned(Event, frozen=True, tag="planned"):
     at_s: float
     launches: tuple[PlannedLaunch, ...]
@@ -591,6 +620,7 @@ class Applied(Event, frozen=True, tag="applied"):
 AnyEvent = (
     Began
     | Inspected
+    | Watched
     | Planned
     | Intended
     | Deployed

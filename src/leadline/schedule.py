@@ -2,7 +2,8 @@
 
 ==========  =====================================================================================================
 vLLM        ``num_speculative_tokens_per_batch_size``: ``[[first, last, depth], ...]``, inclusive, inside the arguments
-SGLang      the file of ``--speculative-adaptive-config`` with one candidate a slot: EAGLE and EAGLE3 at topk 1 only
+SGLang      the file of ``--speculative-adaptive-config`` with one candidate a slot, from 0.5.13 on (off in a slot from 0.5.14):
+            EAGLE and EAGLE3 at topk 1 only; the file goes with the launch (:class:`~leadline.records.LaunchFile`)
 ==========  =====================================================================================================
 
 A schedule costs something that no static point shows (other graphs, flapping at a threshold), so it is only ever recommended
@@ -16,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 from .compare import Board
 from .engines import sglang, sglang_facts, vllm
+from .errors import CannotRewrite
 from .records import Candidate, Level, Record
 
 VLLM_KNOB = "num_speculative_tokens_per_batch_size"
@@ -47,25 +49,37 @@ class Mix(Record, frozen=True):
         return tuple(out)
 
     def text(self, engine: str) -> str:
-        """As the engine reads it; empty for an engine without schedules."""
+        """As the engine reads it; empty for an engine, or a method, without schedules."""
         firsts = {first: depth for first, _, depth in self.ranges}
         if engine == "vllm":
             return vllm.schedule(firsts, LAST)
-        if engine == "sglang" and sglang_facts.canonical(self.algorithm) in ("EAGLE", "EAGLE3"):
+        chain = dict(self.settings).get("topk", "1") == "1"
+        if engine == "sglang" and chain and sglang_facts.canonical(self.algorithm) in ("EAGLE", "EAGLE3"):
             return sglang.schedule(firsts)
         return ""
 
-    def candidate(self, engine: str) -> Candidate | None:
-        """The candidate that runs it, where the engine takes the schedule inside its arguments; None where it needs a file."""
-        if engine != "vllm":
-            return None
-        settings = dict(self.settings) | {VLLM_KNOB: self.text(engine)}
-        return Candidate(algorithm=self.algorithm, depth=max(d for _, d in self.depths), settings=tuple(sorted(settings.items())))
+    def candidate(self, engine: str, version: str | None = None) -> tuple[Candidate | None, str]:
+        """(the candidate that runs it, or None; why there is none)."""
+        text = self.text(engine)
+        if not text:
+            return None, ""
+        pins = {VLLM_KNOB: text}
+        if engine == "sglang":
+            try:
+                sglang.schedule({first: depth for first, _, depth in self.ranges}, version)
+            except CannotRewrite as error:
+                return None, error.fields["why"]
+            pins = {sglang.ADAPTIVE_KNOB: text, "speculative_adaptive": "true"}
+        settings = tuple(sorted((dict(self.settings) | pins).items()))
+        # the deepest is what the engine sizes its buffers for, so it stands as the depth
+        return Candidate(algorithm=self.algorithm, depth=max(d for _, d in self.depths), settings=settings), ""
 
 
 def scheduled(candidate: Candidate) -> str:
     """The schedule a candidate runs, or empty."""
-    return dict(candidate.settings).get(VLLM_KNOB, "")
+    settings = dict(candidate.settings)
+    table = settings.get(sglang.ADAPTIVE_KNOB, "")
+    return settings.get(VLLM_KNOB, "") or (table if table.startswith("{") else "")
 
 
 def mix(board: Board, leaders: Mapping[Level, Candidate]) -> Mix | None:

@@ -39,6 +39,7 @@ from .records import (
     Reported,
     Restored,
     Verdict,
+    Watched,
 )
 
 
@@ -94,6 +95,7 @@ class Knowledge(Record, frozen=True):
     began: Began | None = None
     frontier: tuple[FrontierRow, ...] = ()
     reported: Reported | None = None
+    watched: Watched | None = None
     plan: tuple[PlannedLaunch, ...] = ()
     trials: tuple[Trial, ...] = ()
     decided: tuple[Decided, ...] = ()
@@ -169,6 +171,8 @@ def _step(known: Knowledge, event: AnyEvent) -> Knowledge:
             return replace(known, began=event)
         case Inspected():
             return replace(known, frontier=event.frontier, reported=event.reported)
+        case Watched():
+            return replace(known, watched=event)
         case Planned():
             return replace(known, plan=event.launches)
         case Intended():

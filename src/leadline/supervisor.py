@@ -7,10 +7,10 @@ of engines: it starts an argument vector and tells what became of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from .records import Command, Evidence, Exit, Launch, Listener, Record, Status
+from .records import Command, Evidence, Exit, Launch, LaunchFile, Listener, Record, Status
 from .target import Target
 
 
@@ -40,14 +40,14 @@ class Supervisor(Protocol):
         """Read the service as it stands; touches nothing."""
         ...
 
-    def plan(self, argv: Sequence[str]) -> str:
+    def plan(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
         """What :meth:`start` would change, as a diff or a sentence; touches nothing."""
         ...
 
-    def start(self, argv: Sequence[str]) -> Launch:
+    def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
         """Start the service with ``argv`` in place of the found arguments; returns before it is ready.
 
-        The previous launch has been stopped, its port and memory are known to be free. Raises LaunchFailed, NeedsRights,
+        ``files`` stand where the service can read them as long as the launch lasts; names in ``argv`` become their paths. The previous launch has been stopped, its port and memory are known to be free. Raises LaunchFailed, NeedsRights,
         ReadBackDiffers, HostCommandFailed.
         """
         ...
@@ -80,8 +80,8 @@ class Supervisor(Protocol):
         """Put the service back exactly as found; returns what was done. Raises NotRestored."""
         ...
 
-    def apply(self, argv: Sequence[str]) -> str:
-        """Make ``argv`` permanent; returns what was done."""
+    def apply(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
+        """Make ``argv`` (and the files it names) permanent; returns what was done."""
         ...
 
     def evidence(self, launch: Launch | None) -> Evidence:
@@ -89,3 +89,18 @@ class Supervisor(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+def placed(argv: Sequence[str], files: Sequence[LaunchFile], path: Callable[[str], str]) -> tuple[str, ...]:
+    """``argv`` with the name of every file replaced by ``path(name)``, where it is a whole word or stands behind ``=``.
+
+    >>> placed(("--file", "a.json", "--other=a.json", "aa.json"), [LaunchFile(name="a.json", text="")], lambda name: "/run/" + name)
+    ('--file', '/run/a.json', '--other=/run/a.json', 'aa.json')
+    """
+    paths = {file.name: path(file.name) for file in files}
+
+    def word(text: str) -> str:
+        head, equals, tail = text.rpartition("=")
+        return head + equals + paths.get(tail, tail)
+
+    return tuple(word(text) for text in argv)

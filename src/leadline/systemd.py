@@ -28,8 +28,8 @@ from .execstart import ExecStart, IsEngine, Surroundings, is_engine, parse, surr
 from .hold import Hold
 from .neighbours import GpuNeighbours
 from .probes import Shown
-from .records import Command, Evidence, Exit, Launch, Listener, Status
-from .supervisor import Service
+from .records import Command, Evidence, Exit, Launch, LaunchFile, Listener, Status
+from .supervisor import Service, placed
 from .target import Completed, Target
 from .unithost import UnitHost
 from .unitlog import UnitLog
@@ -230,11 +230,28 @@ class SystemdSupervisor:
 
     # -- changing ------------------------------------------------------------------------------------------------------
 
-    def plan(self, argv: Sequence[str]) -> str:
+    def plan(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
         read = self._read()
-        text = read.replace(argv)
+        text = read.replace(self._placed(argv, files))
         where = self._host.where()
-        return deploy.diff(self.unit, read.source, text, where.dropin, self._trial_text(text, self._host.show()))
+        return deploy.diff(self.unit, read.source, text, where.dropin, self._trial_text(text, self._host.show(), files=files))
+
+    def _placed(self, argv: Sequence[str], files: Sequence[LaunchFile]) -> tuple[str, ...]:
+        """Raises LaunchFailed where the engine could not read a credential of its unit."""
+        if not files:
+            return tuple(argv)
+        line = ""
+        release = probes.systemd_release(self._host.run("systemctl", "--version").text)
+        if self._read().style == "container":
+            line = "the engine runs in a container, which sees no file of its unit"
+        elif self._host.user_unit:
+            line = "a file for the launch is placed for system units only"
+        elif release is None or release < deploy.CREDENTIALS_SINCE:
+            line = f"systemd {release or '(release not known)'} has no credentials; {deploy.CREDENTIALS_SINCE} has"
+        if line:
+            how, fix = "not started", f"put {files[0].name} where the engine reads it and name its path by hand: {files[0].text}"
+            raise LaunchFailed(candidate=self.unit, how=how, after_s=0, line=line, fix=fix)
+        return placed(argv, files, lambda name: deploy.credential_path(self.unit, name))
 
     def arm(self) -> None:
         """Take the unit for this campaign and arm the dead-man; nothing of the service changes. Idempotent.
@@ -254,12 +271,12 @@ class SystemdSupervisor:
             self._gpus.refuse_risk(self._read().source + " ")
         self._hold.take()
 
-    def start(self, argv: Sequence[str]) -> Launch:
+    def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
         read = self._read()
-        text = read.replace(argv)
+        text = read.replace(self._placed(argv, files))
         self.arm()
         where, shown = self._host.where(), self._host.show()
-        data = self._trial_text(text, shown).encode()
+        data = self._trial_text(text, shown, files=files).encode()
         self._hold.refuse(self._hold.change("put", str(len(data)), stdin=data), where.dropin)
         shown = self._read_back(parse(text, self._surroundings(shown, text), engine=self._engine), where.dropin)
         return self._restart(shown)
@@ -343,18 +360,18 @@ class SystemdSupervisor:
         said = self.restore(force=force)
         return said if trial else self.undo()
 
-    def apply(self, argv: Sequence[str], *, verify: Callable[[Launch], None] | None = None) -> str:
+    def apply(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = (), verify: Callable[[Launch], None] | None = None) -> str:
         """Make ``argv`` permanent with a drop-in under /etc; one restart. ``verify`` asks the service; what it raises takes all back.
 
         Without ``verify`` the unit itself must run and still run two seconds later.
         """
         read = self._read()
-        text = read.replace(argv)
+        text = read.replace(self._placed(argv, files))
         self.arm()
         where, shown = self._host.where(), self._host.show()
         wanted = parse(text, self._surroundings(shown, text), engine=self._engine)
-        trial = self._trial_text(text, shown, to_journal=False).encode()
-        lasting = deploy.lasting_dropin(text, when=datetime.now(UTC).isoformat(timespec="seconds")).encode()
+        trial = self._trial_text(text, shown, to_journal=False, files=files).encode()
+        lasting = deploy.lasting_dropin(text, when=datetime.now(UTC).isoformat(timespec="seconds"), files=files).encode()
         try:
             # under /run until it is verified: a reboot in between must not bring up what nobody has seen working
             self._hold.refuse(self._hold.change("put", str(len(trial)), stdin=trial), where.dropin)
@@ -395,14 +412,14 @@ class SystemdSupervisor:
         assert self._exec is not None
         return self._exec
 
-    def _trial_text(self, exec_start: str, shown: Shown, *, to_journal: bool = True) -> str:
+    def _trial_text(self, exec_start: str, shown: Shown, *, to_journal: bool = True, files: Sequence[LaunchFile] = ()) -> str:
         streams = {shown.get("StandardOutput") or "journal", shown.get("StandardError") or "inherit"}
         found = deploy.Found(
             exec_start=self._read().source,
             stop_timeout_s=probes.span_s(shown.get("TimeoutStopUSec")),
             to_journal=not to_journal or streams <= {"journal", "inherit", "journal+console"},
         )
-        return deploy.trial_dropin(found, exec_start, self.settings, start_limit_s=START_LIMIT_S)
+        return deploy.trial_dropin(found, exec_start, self.settings, start_limit_s=START_LIMIT_S, files=files)
 
     def _read_back(self, wanted: ExecStart, path: str) -> Shown:
         """What systemd shows once ``wanted`` is loaded from ``path``. Raises ReadBackDiffers, the change taken back."""

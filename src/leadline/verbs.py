@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import __version__, inspecting, journal, measure, ready
+from . import __version__, inspecting, journal, measure, ready, traffic
 from .bench import BenchResult, LevelResult
 from .bench import run as bench_run
 from .campaign import Campaign, RealHands
@@ -52,6 +52,7 @@ def open_target(text: str, settings: Settings, folder: Path) -> Opened:
 
 def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool) -> Knowledge:
     """Run or resume the campaign of ``target``; returns all that is known at its verdict."""
+    traffic.check(settings)
     for level in levels(settings.measure):
         measure.prompts_of(level.workload, settings.measure, block=0, count=1)
     probe = open_target(target, settings, journal.home() / "targets")
@@ -85,7 +86,9 @@ def change_on_host(opened: Opened, launches: Sequence[PlannedLaunch]) -> str:
     if isinstance(opened.supervisor, ProcessSupervisor):
         return ""
     changed = next((launch.candidate for launch in launches if launch.candidate != opened.parsed.candidate), None)
-    return opened.supervisor.plan(opened.engine.render(opened.parsed, changed)) if changed is not None else ""
+    if changed is None:
+        return ""
+    return opened.supervisor.plan(opened.engine.render(opened.parsed, changed), files=opened.engine.files(changed))
 
 
 def demo(*, yes: bool, fresh: bool, quiet: bool) -> Knowledge:
@@ -135,13 +138,16 @@ def _status_row(folder: Path) -> StatusRow:
     )
 
 
-def inspect(target: str, settings: Settings) -> inspecting.Inspection:
-    """Look at a service without touching it."""
+def inspect(target: str, settings: Settings, *, watch: bool = False) -> inspecting.Inspection:
+    """Look at a service without touching it; with ``watch`` at its traffic, too, from where the settings say."""
+    if watch:
+        traffic.check_source(settings.traffic)
     supervisor = open_supervisor(parse_target(target), settings.deploy, journal.home() / "targets")
     try:
         service = supervisor.service()
         engine, parsed = recognise(service.command.argv)
-        return inspecting.inspect(supervisor, service, engine, parsed)
+        wanted = settings.traffic if watch else None
+        return inspecting.inspect(supervisor, service, engine, parsed, wanted=wanted, notify=_say)
     finally:
         supervisor.close()
 
@@ -169,7 +175,7 @@ def apply(which: str | None, *, yes: bool) -> str:
         opened = open_target(known.began.target, Settings(), folder)
         try:
             argv = opened.engine.render(opened.parsed, candidate)
-            Narrator().agree(opened.supervisor.plan(argv), yes=yes)
+            Narrator().agree(opened.supervisor.plan(argv, files=opened.engine.files(candidate)), yes=yes)
             said = _applied(opened, argv, candidate)
         finally:
             opened.supervisor.close()
@@ -181,7 +187,7 @@ def _applied(opened: Opened, argv: tuple[str, ...], candidate: Candidate) -> str
     """Apply; a unit must answer with a real token as that candidate, or everything is taken back."""
     supervisor = opened.supervisor
     if not isinstance(supervisor, SystemdSupervisor):
-        return supervisor.apply(argv)
+        return supervisor.apply(argv, files=opened.engine.files(candidate))
     engine, parsed = opened.engine, opened.parsed
 
     def verify(launch: Launch) -> None:
@@ -191,7 +197,7 @@ def _applied(opened: Opened, argv: tuple[str, ...], candidate: Candidate) -> str
                 supervisor, launch, engine, parsed, candidate, base_url, Settings().ready, ask=lambda url: measure.ask(url, parsed.model)
             )
 
-    return supervisor.apply(argv, verify=verify)
+    return supervisor.apply(argv, files=engine.files(candidate), verify=verify)
 
 
 # -- which campaign ----------------------------------------------------------------------------------------------------
@@ -299,6 +305,10 @@ def bench(
         if launch is not None:
             supervisor.stop(launch, signal=opened.engine.stop_first, grace_s=opened.engine.stop_grace_s)
         supervisor.close()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
 
 
 def _bench_line(done: LevelResult, ended: int) -> None:

@@ -19,6 +19,7 @@ from leadline.errors import (
     ReadBackDiffers,
     UnitNotFound,
 )
+from leadline.records import LaunchFile
 from leadline.ssh import SshTarget
 from leadline.systemd import SystemdSupervisor
 
@@ -113,6 +114,25 @@ def test_hostile_arguments_reach_the_process_as_they_are(lab: Lab, service: Syst
     wait_for_listener(service, 8090)  # the process that systemd forked has become the engine
     seen = lab.root.read(f"/proc/{launch.pid}/cmdline").split(b"\0")[:-1]
     assert [part.decode() for part in seen[-len(hostile) :]] == hostile
+
+
+def test_a_file_of_a_launch_is_a_credential_of_its_unit(lab: Lab, service: SystemdSupervisor) -> None:
+    note = LaunchFile(name="leadline-schedule-1.json", text='{"1": {"candidate_steps": [5]}, "32": {"candidate_steps": [1]}}')
+    path = f"/run/credentials/{UNIT}/{note.name}"
+    argv = [*service.service().command.argv, "--table", note.name]
+    assert path in service.plan(argv, files=[note])
+    launch = service.start(argv, files=[note])
+    wait_for_listener(service, 8090)
+    assert lab.root.read(f"/proc/{launch.pid}/cmdline").split(b"\0")[-2].decode() == path
+    assert lab.root.read(f"/proc/{launch.pid}/root{path}").decode() == note.text
+    service.restore()
+    service.apply(argv, files=[note])
+    applied = service.service().launch
+    assert applied is not None
+    assert lab.root.read(f"/proc/{applied.pid}/root{path}").decode() == note.text
+    assert "runs as it did before" in service.undo()
+    with pytest.raises(FileNotFoundError):
+        lab.root.read(path)
 
 
 def test_one_campaign_a_service(lab: Lab, service: SystemdSupervisor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from ..errors import NotAnEngine
-from ..records import Acceptance, Candidate, Capacity, Record, Reported, RequestResult
+from ..records import Acceptance, Candidate, Capacity, LaunchFile, Record, Reported, RequestResult
 
 
 class Parsed(Record, frozen=True):
@@ -33,6 +33,21 @@ class Parsed(Record, frozen=True):
     """Every knob the adapter knows that stands on the command line, canonical name -> value."""
     notes: tuple[str, ...] = ()
     """Traps seen in the arguments, each a sentence that says what to do."""
+
+
+class Underway(Record, frozen=True):
+    """Requests that a server has in hand at one moment."""
+
+    running: float
+    waiting: float
+
+
+class Footprint(Record, frozen=True):
+    """What a launch holds on one GPU (or in the host's memory), as its own log tells."""
+
+    weight_bytes: int | None = None
+    """All weights that were loaded, those of a draft included."""
+    kv_bytes_per_token: float | None = None
 
 
 class Loading(Record, frozen=True):
@@ -67,6 +82,12 @@ class Engine(Protocol):
     info_paths: tuple[str, ...]
     """GET paths whose JSON :meth:`reported` reads, tried in order, all that answer are passed."""
     metrics_path: str
+    load_paths: tuple[str, ...]
+    """GET paths whose JSON :meth:`underway` reads beside the metrics."""
+    gauges: tuple[str, str]
+    """Prometheus names of the gauges of running and of waiting requests."""
+    metrics_flag: str
+    """What makes the server export its metrics; empty where it always does."""
     stop_first: str
     """Signal that asks for a clean stop: ``TERM`` or ``INT``."""
     stop_grace_s: float
@@ -81,6 +102,10 @@ class Engine(Protocol):
 
         Raises :class:`~leadline.errors.UnknownKnob` for a setting the engine does not have.
         """
+        ...
+
+    def files(self, candidate: Candidate) -> tuple[LaunchFile, ...]:
+        """Files that the arguments of ``candidate`` name; ``render`` writes their names, the supervisor knows the paths."""
         ...
 
     def axes(self, parsed: Parsed, asked: Sequence[str] = ()) -> tuple[Axis, ...]:
@@ -108,6 +133,18 @@ class Engine(Protocol):
 
         ``kernel_step_tokens``: rounds of more tokens than this run another kernel.
         """
+        ...
+
+    def footprint(self, log: str) -> Footprint:
+        """Bytes of weights and of a cached token, from this launch's log."""
+        ...
+
+    def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """Files on the service's host that the command loads whole as weights; () where there are none, or they are not named."""
+        ...
+
+    def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:
+        """How many requests run and wait now, from metrics text and the JSON of ``load_paths``; ``None`` where neither tells."""
         ...
 
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:

@@ -20,9 +20,23 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ..errors import ConfigError, UnknownKnob
-from ..records import OFF, Acceptance, BlockResult, Candidate, Capacity, ClientHealth, Level, Outcome, Record, Reported, RequestResult
-from . import Axis, Loading, Parsed
+from ..records import (
+    OFF,
+    Acceptance,
+    BlockResult,
+    Candidate,
+    Capacity,
+    ClientHealth,
+    LaunchFile,
+    Level,
+    Outcome,
+    Record,
+    Reported,
+    RequestResult,
+)
+from . import Axis, Footprint, Loading, Parsed, Underway
 from .arguments import Flag, read, without, write
+from .prometheus import underway
 
 MODULE = "leadline.fakeserver"
 DEPTHS = (1, 2, 3, 4, 6, 8, 12, 16)
@@ -261,6 +275,9 @@ class FakeEngine:
     health_path = "/health"
     info_paths: tuple[str, ...] = ("/info",)
     metrics_path = "/metrics"
+    load_paths: tuple[str, ...] = ()
+    gauges = ("fake:active", "fake:waiting")
+    metrics_flag = ""
     stop_first = "TERM"
     stop_grace_s = 2.0
 
@@ -299,6 +316,9 @@ class FakeEngine:
         if candidate.algorithm not in known:
             raise UnknownKnob(engine="the fake engine", knob=candidate.algorithm, known=", ".join(known))
         return write(write(argv, _METHOD, candidate.algorithm, start), _DEPTH, str(candidate.depth), start, (_METHOD,))
+
+    def files(self, candidate: Candidate) -> tuple[LaunchFile, ...]:
+        return ()
 
     def axes(self, parsed: Parsed, asked: Sequence[str] = ()) -> tuple[Axis, ...]:
         methods = surface_of(dict(parsed.knobs)["plant"]).methods
@@ -347,6 +367,15 @@ class FakeEngine:
 
     def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
         return ()
+
+    def footprint(self, log: str) -> Footprint:
+        return Footprint()
+
+    def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
+    def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:
+        return underway(metrics, *self.gauges)
 
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         old, new = _counters(before), _counters(after)

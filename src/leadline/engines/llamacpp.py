@@ -15,8 +15,9 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from ..errors import CannotRewrite, ConfigError, NothingToTune, UnknownKnob
-from ..records import OFF, Acceptance, Candidate, Capacity, Record, Reported, RequestResult
-from . import Axis, Loading, Parsed
+from ..records import OFF, Acceptance, Candidate, Capacity, LaunchFile, Record, Reported, RequestResult
+from . import Axis, Footprint, Loading, Parsed, Underway
+from .prometheus import underway
 
 DRAFT_TYPES = ("draft-simple", "draft-eagle3", "draft-dflash", "draft-dspark")
 """Methods that need a second model (``-md``)."""
@@ -147,6 +148,9 @@ class LlamaCpp:
     health_path = "/health"
     info_paths: tuple[str, ...] = ("/props", "/slots")
     metrics_path = "/metrics"
+    load_paths: tuple[str, ...] = ("/slots",)
+    gauges = ("llamacpp:requests_processing", "llamacpp:requests_deferred")
+    metrics_flag = "--metrics"
     stop_first = "TERM"
     # With a request in flight a TERM is never answered (a second one is): two seconds, then KILL.
     stop_grace_s = 2.0
@@ -200,6 +204,9 @@ class LlamaCpp:
             raise NothingToTune(why=f"{candidate.label} needs a draft model", fix="add -md PATH to the command")
         families = {_family(kind) for kind in types}
         return _edited(parsed.argv, flags, wanted, families)
+
+    def files(self, candidate: Candidate) -> tuple[LaunchFile, ...]:
+        return ()
 
     def axes(self, parsed: Parsed, asked: Sequence[str] = ()) -> tuple[Axis, ...]:
         knobs = dict(parsed.knobs)
@@ -294,6 +301,24 @@ class LlamaCpp:
 
     def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
         return ()
+
+    def footprint(self, log: str) -> Footprint:
+        """Nothing: sizes are printed at ``-lv 4`` only. The model files tell."""
+        return Footprint()
+
+    def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
+        """The GGUF files of model and draft; a file in parts with all of them. What comes from a repository has no path here."""
+        start = _start(argv)
+        values = {flag.name: flag.value for flag in _scan(argv, start)} if start is not None else {}
+        if "model" not in values or "draft_hf" in values:
+            return ()
+        return tuple(part for name in ("model", "draft_model") if name in values for part in _parts(values[name]))
+
+    def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:
+        """From the gauges, else from the slots at work, which do not tell of requests that wait for one."""
+        slots = infos.get("/slots")
+        busy = [slot.get("is_processing") for slot in slots if isinstance(slot, dict)] if isinstance(slots, list) else []
+        return underway(metrics, *self.gauges) or (Underway(running=sum(one is True for one in busy), waiting=0) if busy else None)
 
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         """From ``/metrics`` (exact, per position), else the log's line per request, else the requests' own timings.
@@ -395,6 +420,17 @@ def _number(values: Mapping[str, str], name: str, default: int) -> int:
     except ValueError:
         spelling = FLAGS[name].spellings[0]
         raise ConfigError(place=f"the command, at {spelling}", what=f"{text!r} is not a number", fix=f"write {spelling} N") from None
+
+
+def _parts(path: str) -> tuple[str, ...]:
+    """
+    >>> _parts("m-00001-of-00002.gguf")
+    ('m-00001-of-00002.gguf', 'm-00002-of-00002.gguf')
+    """
+    found = re.fullmatch(r"(.*-)00001-of-(\d{5})\.gguf", path)
+    if found is None:
+        return (path,)
+    return tuple(f"{found.group(1)}{number:05d}-of-{found.group(2)}.gguf" for number in range(1, int(found.group(2)) + 1))
 
 
 def _has_draft(names: Mapping[str, str] | set[str]) -> bool:

@@ -6,21 +6,27 @@ A chain has one free variable (``num_draft_tokens`` = ``num_steps`` + 1 at topk 
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 from collections.abc import Mapping, Sequence
 
 from ..errors import CannotRewrite, UnknownKnob
-from ..records import OFF, Acceptance, Candidate, Capacity, Reported, RequestResult
-from . import Axis, Loading, Parsed
+from ..records import OFF, Acceptance, Candidate, Capacity, LaunchFile, Reported, RequestResult
+from . import Axis, Footprint, Loading, Parsed, Underway
 from . import sglang_facts as facts
 from .arguments import read, without, write
-from .prometheus import counters
+from .prometheus import counters, underway
 from .releases import known, release
 from .sglang_log import decodes, kernel_step_tokens, last_boot, loading
 
 _MODULES = ("sglang.launch_server", "sglang.cli.main", "sglang.cli.serve")
+_SWITCHED_OFF = re.compile(r"speculative_adaptive disabled: (.*?)\.? Falling back")
+ADAPTIVE_KNOB = "adaptive_config"
+"""A candidate's setting: the path of a table as found, or the table itself (JSON), which becomes a file of the launch."""
+_LOADS = "/v1/loads?include=core"
+"""Asks the schedulers themselves. The gauges are set with the decode lines and, when nothing runs, every 30 s only."""
 _KEPT_WITH_FOUND = ("adaptive_config", "speculative_adaptive", "ngram_max_bfs_breadth", "ngram_max_trie_depth")
 _DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
 _NGRAM_DEPTHS = (3, 5, 7, 11, 15)
@@ -35,6 +41,9 @@ class SGLang:
     health_path = "/health"
     info_paths: tuple[str, ...] = ("/server_info", "/get_server_info", "/model_info", "/get_model_info", "/v1/models")
     metrics_path = "/metrics"
+    load_paths: tuple[str, ...] = (_LOADS,)
+    gauges = ("sglang:num_running_reqs", "sglang:num_queue_reqs")
+    metrics_flag = "--enable-metrics"
     stop_first = "TERM"
     stop_grace_s = 90.0
 
@@ -67,9 +76,14 @@ class SGLang:
             settings = {name: value for name, value in settings.items() if name not in ("topk", "num_draft_tokens")}
         else:
             argv = _speculating(parsed, candidate)
+        named = {file.text: file.name for file in self.files(candidate)}
         for name, value in settings.items():
+            value = named.get(value, value)
             argv = _with_knob(argv, start, name, value)
         return argv
+
+    def files(self, candidate: Candidate) -> tuple[LaunchFile, ...]:
+        return _files(candidate)
 
     def axes(self, parsed: Parsed, asked: Sequence[str] = ()) -> tuple[Axis, ...]:
         found = parsed.candidate
@@ -142,6 +156,18 @@ class SGLang:
     def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
         tokens = kernel_step_tokens(log)
         return (("kernel_step_tokens", str(tokens)),) if tokens is not None else ()
+
+    def footprint(self, log: str) -> Footprint:
+        boot = last_boot(log)
+        pool = boot.pools[0] if boot.pools else None
+        each = pool.size_bytes / pool.tokens if pool is not None and pool.tokens and pool.size_bytes else None
+        return Footprint(weight_bytes=boot.weight_bytes, kv_bytes_per_token=each)
+
+    def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
+    def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:
+        return _loads(infos.get(_LOADS)) or underway(metrics, *self.gauges)
 
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         if candidate.off:
@@ -292,6 +318,14 @@ def _silenced_except_path(argv: tuple[str, ...], start: int, candidate: Candidat
     return write(silent, facts.DRAFT_PATH, path, start) if needs else silent
 
 
+def _files(candidate: Candidate) -> tuple[LaunchFile, ...]:
+    """The table of an adaptive candidate, which the engine reads from a file; none where its path is given instead."""
+    text = dict(candidate.settings).get(ADAPTIVE_KNOB, "")
+    if not text.startswith("{"):
+        return ()
+    return (LaunchFile(name=f"leadline-schedule-{hashlib.sha256(text.encode()).hexdigest()[:8]}.json", text=text),)
+
+
 def _with_knob(argv: tuple[str, ...], start: int, name: str, value: str) -> tuple[str, ...]:
     if name in facts.KNOBS:
         return write(argv, facts.KNOBS[name], value, start, beside=_TUNED)
@@ -351,6 +385,17 @@ def _speculation(info: Mapping[str, object]) -> tuple[str | None, int | None]:
     return name, steps if isinstance(steps, int) else None
 
 
+def _loads(said: object) -> Underway | None:
+    """``/v1/loads``: one entry a data-parallel rank."""
+    rows = said.get("loads") if isinstance(said, Mapping) else None
+    ranks = [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, Sequence) else []
+    counts = [(row.get("num_running_reqs"), row.get("num_waiting_reqs")) for row in ranks]
+    known = [(running, waiting) for running, waiting in counts if isinstance(running, int) and isinstance(waiting, int)]
+    if not known or len(known) < len(ranks):
+        return None
+    return Underway(running=sum(running for running, _ in known), waiting=sum(waiting for _, waiting in known))
+
+
 def _facts(info: Mapping[str, object], states: Sequence[Mapping[str, object]]) -> tuple[tuple[str, str], ...]:
     """Resolved knobs under leadline's names; ``max_running_requests`` here is the requested one."""
     names = {"topk": "speculative_eagle_topk", "num_draft_tokens": "speculative_num_draft_tokens"}
@@ -373,6 +418,9 @@ def _equal(told: str, asked: str) -> bool:
 def _log_disagrees(candidate: Candidate, reported: Reported, log: str) -> str:
     """Whether this launch's own log shows another server than the one that answers."""
     boot = last_boot(log)
+    switched_off = _SWITCHED_OFF.search(log)
+    if switched_off and dict(candidate.settings).get("speculative_adaptive") == "true":
+        return f"the engine switched its adaptive table off ({switched_off.group(1)}) and runs one fixed depth"
     if boot.pool_error or boot.error:
         return f"this launch's own log ends with {(boot.error or boot.pool_error).strip()!r}, so another server answers"
     if boot.tokens is not None and reported.max_total_num_tokens not in (None, boot.tokens):
@@ -425,6 +473,8 @@ def from_meta_infos(metas: Sequence[Mapping[str, object]], depth: int) -> Accept
 
 
 def _from_requests(candidate: Candidate, requests: Sequence[RequestResult]) -> Acceptance | None:
+    if "speculative_adaptive" in dict(candidate.settings):  # how many drafts a round had is not one number then
+        return None
     told = [r for r in requests if r.drafted is not None and r.accepted is not None]
     drafted, accepted = sum(r.drafted or 0 for r in told), sum(r.accepted or 0 for r in told)
     if not drafted:

@@ -48,6 +48,8 @@ class Boot(Record, frozen=True):
     """Free device memory before the first weights (``Load weight begin``)."""
     free_after_bytes: int | None = None
     """Free device memory after the weights that are charged to the pools' budget."""
+    weight_bytes: int | None = None
+    """Weights of one rank, the draft's included (``mem usage`` of every ``Load weight end`` of the first rank)."""
     draft_loaded_first: bool = False
     state: StatePool | None = None
     pools: tuple[Pool, ...] = ()
@@ -87,6 +89,8 @@ _CONTEXT = re.compile(r"context_len=(\d+)")
 _AVAILABLE = re.compile(rf"available_(?:gpu|cpu)_mem={_NUMBER} GB")
 _BEGIN = re.compile(rf"Load weight begin\. avail mem={_NUMBER} GB")
 _END = re.compile(rf"Load weight end\..*?avail mem={_NUMBER} GB")
+_USAGE = re.compile(rf"Load weight end\..*?mem usage={_NUMBER} GB")
+_RANK = re.compile(r"\bTP([1-9]\d*)\b")
 _POOL_END = re.compile(r"Memory pool end\.")
 _STATE = re.compile(r"Mamba Cache is allocated\..*?max_mamba_cache_size:\s*(\d+)")
 _KV = re.compile(r"KV Cache is allocated\..*?#tokens:\s*(\d+)")
@@ -136,6 +140,7 @@ def _boot(lines: list[str]) -> Boot:
         arguments=_arguments(text),
         free_before_bytes=_bytes(begun[0]) if begun else None,
         free_after_bytes=_bytes(loaded[-1]) if loaded else None,
+        weight_bytes=_weights(lines),
         draft_loaded_first=len(loaded) > 1,
         state=next(_states(lines), None),
         pools=tuple(_pools(lines)),
@@ -164,6 +169,12 @@ def _arguments(text: str) -> tuple[tuple[str, str], ...]:
     for name, value in _ARGUMENT.findall(found.group(1)):
         pairs.setdefault(name, value.strip().strip("'\""))
     return tuple(sorted(pairs.items()))
+
+
+def _weights(lines: list[str]) -> int | None:
+    found = [_USAGE.search(line) for line in lines if not _RANK.search(line.partition("Load weight")[0])]
+    sizes = [_bytes(float(one.group(1))) for one in found if one is not None]
+    return sum(sizes) if sizes else None
 
 
 def _states(lines: list[str]) -> Iterator[StatePool]:

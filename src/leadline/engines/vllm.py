@@ -11,11 +11,11 @@ import json
 from collections.abc import Mapping, Sequence
 
 from ..errors import CannotRewrite, UnknownKnob
-from ..records import OFF, Acceptance, Candidate, Capacity, Record, Reported, RequestResult
-from . import Axis, Loading, Parsed
+from ..records import OFF, Acceptance, Candidate, Capacity, LaunchFile, Record, Reported, RequestResult
+from . import Axis, Footprint, Loading, Parsed, Underway
 from . import vllm_facts as facts
 from .arguments import drop_member, find, find_members, members, read, replace, without, words, write, write_member
-from .prometheus import counters
+from .prometheus import counters, underway
 from .vllm_log import last_boot, loading, periods
 
 _MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.cli.main")
@@ -31,6 +31,9 @@ class VLLM:
     health_path = "/health"
     info_paths: tuple[str, ...] = ("/version", "/v1/models", "/server_info")
     metrics_path = "/metrics"
+    load_paths: tuple[str, ...] = ()
+    gauges = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    metrics_flag = ""
     stop_first = "TERM"
     stop_grace_s = 60.0
 
@@ -67,6 +70,9 @@ class VLLM:
             elif name in facts.SWITCHES:
                 argv = write(argv, facts.SWITCHES[name], None, start) if value == "true" else without(argv, facts.SWITCHES[name], start)
         return argv
+
+    def files(self, candidate: Candidate) -> tuple[LaunchFile, ...]:
+        return ()
 
     def axes(self, parsed: Parsed, asked: Sequence[str] = ()) -> tuple[Axis, ...]:
         found = parsed.candidate
@@ -139,6 +145,17 @@ class VLLM:
 
     def round_facts(self, log: str) -> tuple[tuple[str, str], ...]:
         return ()
+
+    def footprint(self, log: str) -> Footprint:
+        boot = last_boot(log)
+        each = boot.available_bytes / boot.tokens if boot.available_bytes and boot.tokens else None
+        return Footprint(weight_bytes=boot.weight_bytes, kv_bytes_per_token=each)
+
+    def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
+        return ()
+
+    def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:
+        return underway(metrics, *self.gauges)
 
     def acceptance(self, candidate: Candidate, before: str, after: str, requests: Sequence[RequestResult], log: str) -> Acceptance | None:
         if candidate.off:

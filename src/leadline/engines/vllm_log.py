@@ -30,6 +30,8 @@ class Boot(Record, frozen=True):
     """``Maximum concurrency for N tokens per request``, two decimals."""
     length: int | None = None
     available_bytes: int | None = None
+    weight_bytes: int | None = None
+    """``Model loading took``: the weights on one GPU, a draft's included."""
     active_limit: int | None = None
     """Running requests after ``Overriding max_num_active_seqs``."""
     asked: tuple[tuple[str, str], ...] = ()
@@ -51,6 +53,7 @@ _SIZE = re.compile(r"KV cache size: ([\d,]+) tokens")
 _CONCURRENCY = re.compile(r"Maximum concurrency for ([\d,]+) tokens per request: ([\d.]+)x")
 _AVAILABLE = re.compile(r"Available KV cache memory: ([\d.]+) GiB")
 _EXPLICIT = re.compile(r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache")
+_WEIGHTS = re.compile(r"Model loading took ([\d.]+) GiB")
 _ACTIVE = re.compile(r"Overriding max_num_(?:active_)?seqs from \d+ to (\d+)")
 _ASKED = re.compile(r"non-default args: \{(.*)\}")
 _PAIR = re.compile(r"'(\w+)': ('(?:[^'\\]|\\.)*'|-?[\d.]+|True|False|None)")
@@ -71,6 +74,7 @@ def last_boot(log: str) -> Boot:
     concurrency, asked = _CONCURRENCY.search(text), _ASKED.search(text)
     available = _first_number(_AVAILABLE, text) or _first_number(_EXPLICIT, text)
     needed = _first_number(_NEEDED, text)
+    weights = _first_number(_WEIGHTS, text)
     return Boot(
         version=engine.group(1) if engine else None,
         model=_group(_MODEL, text),
@@ -82,6 +86,7 @@ def last_boot(log: str) -> Boot:
         concurrency=float(concurrency.group(2)) if concurrency else None,
         length=int(concurrency.group(1).replace(",", "")) if concurrency else None,
         available_bytes=None if available is None else round(available * GIB),
+        weight_bytes=None if weights is None else round(weights * GIB),
         active_limit=_whole(_ACTIVE, text),
         asked=tuple(sorted((name, value.strip("'")) for name, value in _PAIR.findall(asked.group(1)))) if asked else (),
         needed_bytes=None if needed is None else round(needed * GIB),
