@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from leadline import journal, traffic
+from leadline import inspecting, journal, traffic
 from leadline.campaign import Campaign
 from leadline.cli import app, minutes
 from leadline.config import Measure, Settings, Traffic, Tune
@@ -372,6 +372,20 @@ def test_a_campaign_follows_the_traffic_that_it_watched(home: Path, tmp_path: Pa
     assert seen.mix[-1][1] > 0.8, seen
     assert verdict.objective.startswith("the traffic observed (")
     assert any(text.startswith(f"the traffic: {seen.samples} samples") for text in verdict.readings)
+
+
+def test_inspect_shows_the_mix_with_the_levels_to_tune_for(serve: Callable[..., str]) -> None:
+    busy = [(15.0 * n, "1" if n < 180 else "6") for n in range(240)]
+    url = serve(Prometheus({"fake:active": matrix((GPU1, busy))}))
+    command = Command(argv=("python", "-m", "leadline.fakeserver"))
+    supervisor, engine = FakeSupervisor(command), FakeEngine()
+    parsed = engine.parse(command.argv)
+    assert parsed is not None
+    seen = inspecting.inspect(supervisor, supervisor.service(), engine, parsed, wanted=Traffic(prometheus=url))
+    assert "to tune for  --concurrency 1,8 --objective 1:0.753,8:0.247" in inspecting.text(seen)
+    assert inspecting.inspect(supervisor, supervisor.service(), engine, parsed).traffic is None
+    done = CliRunner().invoke(app, ["inspect", "--observe-traffic", "1m"])
+    assert isinstance(done.exception, ConfigError)
 
 
 def test_tune_takes_the_last_hour_from_prometheus(home: Path, serve: Callable[..., str]) -> None:
