@@ -52,6 +52,8 @@ class Run:
     peak_mb: float = 0.0
     first_send_cpu_s: float = 0.0
     load_mb: float = 0.0
+    load_cpu_s: float = 0.0
+    """Of ``cpu_s``, what leadline's load processes used; the rest starts the tool, reads what they stored and writes the result."""
     chunks: int = 0
     others: float = 0.0
     """Cores that neither the client nor the server used but were busy: what else ran on the machine."""
@@ -84,12 +86,9 @@ def leadline_read(folder: Path, run: Run) -> None:
     run.ttft_ms = [request.ttft_ms for request in requests if request.ttft_ms is not None]
     run.gaps_ms = [gap for request in requests for gap in request.step_gap_ms]
     run.failed = sum(request.outcome.value != "ok" for request in requests)
-    healths = [
-        health
-        for path in folder.glob("traces/*/load-*.trace")
-        if "1000000" not in str(path)
-        for health in trace.read(path.read_bytes()).healths
-    ]
+    traces = {path: trace.read(path.read_bytes()).healths for path in folder.glob("traces/*/load-*.trace")}
+    run.load_cpu_s = sum(float(str(health["cpu_s"])) for healths in traces.values() for health in healths)
+    healths = [health for path, healths in traces.items() if "1000000" not in str(path) for health in healths]  # without the warm-up
     run.first_send_cpu_s = max(float(str(health["first_send_cpu_s"])) for health in healths)
     run.load_mb = max(float(str(health["peak_bytes"])) for health in healths) / 2**20
 
@@ -260,27 +259,30 @@ def errors(run: Run) -> dict[str, float]:
 
 def table(runs: list[Run]) -> str:
     """Medians over the rounds."""
-    head = "client    c     TTFT error p50/p99 ms   ITL error p50/p99 ms    CPU ms/1k chunks  peak MB  load MB  start CPU s  others  failed"
+    head = "client    c     TTFT error p50/p99 ms   ITL error p50/p99 ms    CPU ms/1k   load  peak MB  load MB  start CPU s  others  failed"
     lines = [head]
     for client in dict.fromkeys(run.client for run in runs):
         ones = [run.cpu_s for run in runs if run.client == client and run.concurrency == 1]
         fixed = statistics.median(ones) if ones else 0.0
+        idle = [run.load_cpu_s for run in runs if run.client == client and run.concurrency == 1]
+        load_fixed = statistics.median(idle) if idle else 0.0
         for concurrency in dict.fromkeys(run.concurrency for run in runs):
             mine = [run for run in runs if run.client == client and run.concurrency == concurrency]
             if not mine:
                 continue
             middle = {key: statistics.median(errors(run)[key] for run in mine) for key in errors(mine[0])}
             cost = statistics.median((run.cpu_s - fixed) * 1e6 / run.chunks for run in mine)
+            load = statistics.median((run.load_cpu_s - load_fixed) * 1e6 / run.chunks for run in mine)
             mark = "+" if mine[0].mean_only else " "
             lines.append(
                 f"{client:9} {concurrency:<5} {middle['ttft_p50']:+9.2f}/{middle['ttft_p99']:+9.2f}    "
                 f"{middle['itl_p50']:+8.3f}/{middle['itl_p99']:+9.3f}{mark}   "
-                + (f"{cost:8.1f}          " if concurrency > 1 else "       -          ")
+                + (f"{cost:8.1f} {load:8.1f} " if concurrency > 1 else "       -        - ")
                 + f"{statistics.median(run.peak_mb for run in mine):7.0f}  {statistics.median(run.load_mb for run in mine):7.1f}"
                 f"  {statistics.median(run.first_send_cpu_s for run in mine):11.3f}  {statistics.median(run.others for run in mine):6.2f}  {sum(run.failed for run in mine)} (n={len(mine)})"
             )
     lines.append(
-        "+ the client keeps one mean a request, so that its p99 is one of means; load MB and start CPU: leadline's load process alone"
+        "+ the client keeps one mean a request, so that its p99 is one of means; load (MB, CPU) and start CPU: leadline's load process alone"
     )
     return "\n".join(lines)
 

@@ -10,6 +10,7 @@ import functools
 import hashlib
 import json
 import math
+import os
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,7 @@ class Options(Record, frozen=True):
     path: str = "/v1/chat/completions"
     headers: tuple[tuple[str, str], ...] = ()
     processes: int = 0
-    """Load processes; 0 = one for every 512 open requests."""
+    """Load processes; 0 = one for every 512 open requests, but no more than this process may use cores."""
     kernel_clock: bool = True
     verify: bool = True
     ca_file: str = ""
@@ -104,7 +105,7 @@ def play(
         stream.play(plan._replace(open_loop=False, shots=tuple(Shot(data) for data in bodies)), path=options.path)
     before = cpu_s() if cpu_s is not None else None
     keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
-    trace = stream.play(plan, processes=options.processes or 1 + plan.connections // 512, keep=keep, path=options.path, tick=tick)
+    trace = stream.play(plan, processes=options.processes or _load_processes(plan.connections), keep=keep, path=options.path, tick=tick)
     after = cpu_s() if cpu_s is not None else None
     asked = [
         reducing.Asked(prompt.prompt_id, prompt.max_tokens, options.ignore_eos or prompt.ignore_eos, options.keep_text)
@@ -115,6 +116,11 @@ def play(
 
 
 @functools.lru_cache(16)
+def _load_processes(connections: int) -> int:
+    """One for every 512 connections; more than there are cores to use would only share them and wake each other's streams."""
+    return max(1, min(-(-connections // 512), len(os.sched_getaffinity(0))))
+
+
 def prompt_file(name: str) -> PromptFile:
     """Read a file of prompts; ``!`` in front forces one that looks like random tokens. Raises :class:`~leadline.errors.BadWorkload`."""
     path = Path(name.removeprefix("!"))

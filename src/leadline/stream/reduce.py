@@ -18,7 +18,7 @@ from .trace import RequestTrace
 
 _LATE_NS = 1_000_000
 """A read this late may hold events that came apart: the kernel keeps the last one's time only. An earlier read holds a burst."""
-_ONE_CLOCK_NS = 2_000_000_000
+_ONE_CLOCK_NS = 1_000_000_000
 """Stamps within this share one sample of the two clocks."""
 
 
@@ -214,7 +214,7 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
         else:
             rest = _read_events(answer.pieces, stream)
     stamps, lags = _stamps(trace, monotonic)
-    which = [bisect.bisect_left(trace.read_end, offset) for offset in stream.times_at]
+    which = _reads_of(stream.times_at, trace.read_end)
     times = [stamps[index] for index in which]
     carried = collections.Counter(which)
     tokens, source = _tokens(stream)
@@ -253,17 +253,38 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
     )
 
 
+def _reads_of(offsets: list[int], read_end: list[int]) -> list[int]:
+    """The read that brought the byte before each offset (both ascending)."""
+    which: list[int] = []
+    read = 0
+    for offset in offsets:
+        while read_end[read] < offset:
+            read += 1
+        which.append(read)
+    return which
+
+
 def _stamps(trace: RequestTrace, monotonic: Callable[[int], int]) -> tuple[list[int], list[int]]:
     """When each read's bytes came (monotonic ns; the read's own time where the kernel gave no stamp), and the lags of the stamped."""
     stamped = [stamp for stamp in trace.kernel_ns if stamp]
     if not stamped:
         return trace.read_ns, []
-    if stamped[-1] - stamped[0] < _ONE_CLOCK_NS and len(stamped) == len(trace.kernel_ns):
-        shift = monotonic(stamped[0]) - stamped[0]
-        stamps = [stamp + shift for stamp in stamped]
+    if len(stamped) == len(trace.kernel_ns):
+        stamps = _shifted(stamped, monotonic)
         return stamps, [read - stamp for read, stamp in zip(trace.read_ns, stamps, strict=True)]
     stamps = [monotonic(stamp) if stamp else read for stamp, read in zip(trace.kernel_ns, trace.read_ns, strict=True)]
     return stamps, [read - stamp for read, stamp, raw in zip(trace.read_ns, stamps, trace.kernel_ns, strict=True) if raw]
+
+
+def _shifted(stamps: list[int], monotonic: Callable[[int], int]) -> list[int]:
+    """Each stamp on the monotonic clock; those within a second of one another share one look at the two clocks."""
+    shifted: list[int] = []
+    while len(shifted) < len(stamps):
+        first = stamps[len(shifted)]
+        shift = monotonic(first) - first
+        stop = bisect.bisect_left(stamps, first + _ONE_CLOCK_NS, len(shifted) + 1)
+        shifted += [stamp + shift for stamp in stamps[len(shifted) : stop]]
+    return shifted
 
 
 class _Said(NamedTuple):
