@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup tune test test-lab lab-faults lint load-bench decide-bench diagnose-bench lock clean
+.PHONY: setup tune test test-lab lab-faults lint inspect-bench load-bench decide-bench diagnose-bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -38,15 +38,19 @@ test: lint $(VENV)/.server $(VENV)/.browser
 	$(BIN)/python -m pytest -n 2 -m "not lab" --cov=leadline --cov-report=term --cov-report=json:.coverage.json
 	$(BIN)/python tests/mind_coverage.py .coverage.json 95
 
-# needs root: boots a real systemd and sshd in user-mode Linux on this machine. The guest is one slow virtual CPU: what failed beside
-# another guest is tried once more alone, and a second failure counts.
+# needs root: boots a real systemd and sshd in user-mode Linux on this machine, one guest a worker
 test-lab: setup
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "lab and not faults" tests/lab \
-	  || $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "lab and not faults" tests/lab
+	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12 -m "lab and not faults" tests/lab
 
-# the whole fault suite: eight kinds of fault at eleven events of a campaign
+# the whole fault suite: eight kinds of fault at eleven events of a campaign, and the table of it
 lab-faults: setup
-	$(BIN)/python -m pytest -m lab tests/lab/test_faults.py
+	rm -f .faults.jsonl
+	LEADLINE_TALLY=.faults.jsonl $(BIN)/python -m pytest -n 2 --dist loadgroup -m lab -k every tests/lab/test_faults.py
+	$(BIN)/python tests/lab/tally.py .faults.jsonl
+
+# `leadline inspect` over SSH, on a machine of its own (root)
+inspect-bench: setup
+	PYTHONPATH=tests $(BIN)/python benchmarks/inspect_bench.py
 
 decide-bench: setup
 	$(BIN)/python benchmarks/decide_bench.py

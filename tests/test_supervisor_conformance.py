@@ -1,4 +1,7 @@
-"""What every supervisor must do, fake or real. A new one is a rig below (`docs/architecture.md`, ports)."""
+"""What every supervisor must do, fake or real. A new one is a rig below (`docs/architecture.md`, ports).
+
+``lab/test_conformance.py`` runs the same suite with a systemd unit on a real host.
+"""
 
 from __future__ import annotations
 
@@ -33,6 +36,14 @@ class Rig(Protocol):
     failing: tuple[str, ...]
     """Ends at once with exit status 3."""
 
+    a_launch_is_the_service: bool
+    """Whether a launch makes ``service()`` run; a unit "as found" does not run while a trial stands in its place."""
+    remembers: bool
+    """Whether the host knows how the service last ended, whoever started it."""
+    log_source: str
+    applied: str
+    """What ``apply`` says among other things."""
+
     def content(self, path: str) -> str:
         """A file as the service reads it."""
         ...
@@ -43,6 +54,8 @@ class Rig(Protocol):
 
 
 class ProcessRig:
+    a_launch_is_the_service, remembers, log_source, applied = True, False, "log", WORDS
+
     def __init__(self, folder: Path) -> None:
         self.port = free_port()
         self.serving = (sys.executable, "-c", SERVER, str(self.port), WORDS)
@@ -69,6 +82,7 @@ class FakeRig:
     port = 8000
     serving = ("serve", WORDS)
     failing = ("fail",)
+    a_launch_is_the_service, remembers, log_source, applied = True, False, "log", WORDS
 
     def __init__(self, folder: Path) -> None:
         self.fake = FakeSupervisor(
@@ -112,6 +126,15 @@ def test_the_service_is_read_without_touching_it(rig: Rig) -> None:
     assert rig.supervisor.listeners(rig.port) == ()
 
 
+def test_taking_the_service_changes_nothing_and_can_be_repeated(rig: Rig) -> None:
+    before = rig.supervisor.service()
+    rig.supervisor.arm()
+    rig.supervisor.arm()
+    assert rig.supervisor.service() == before
+    assert rig.supervisor.restore()
+    assert rig.supervisor.service() == before
+
+
 def test_a_launch_runs_listens_and_is_known_as_ours(rig: Rig) -> None:
     launch = serve(rig)
     status = rig.supervisor.status(launch)
@@ -121,7 +144,7 @@ def test_a_launch_runs_listens_and_is_known_as_ours(rig: Rig) -> None:
     assert rig.supervisor.owns(launch, listener.pid)
     assert not rig.supervisor.owns(launch, os.getpid())
     assert not rig.supervisor.owns(launch, 0)
-    assert rig.supervisor.service().running
+    assert rig.supervisor.service().running == rig.a_launch_is_the_service
     rig.supervisor.renew()
 
 
@@ -191,8 +214,8 @@ def test_evidence_holds_the_output_and_the_end(rig: Rig) -> None:
     evidence = rig.supervisor.evidence(launch)
     assert evidence.exit is not None
     assert evidence.exit.code == 3
-    assert "log" in {source.name for source in evidence.sources}
-    assert rig.supervisor.evidence(None).exit is None
+    assert rig.log_source in {source.name for source in evidence.sources}
+    assert (rig.supervisor.evidence(None).exit is not None) == rig.remembers
 
 
 def test_restoring_leaves_nothing_and_can_be_repeated(rig: Rig) -> None:
@@ -204,7 +227,7 @@ def test_restoring_leaves_nothing_and_can_be_repeated(rig: Rig) -> None:
 
 
 def test_applying_says_what_to_run(rig: Rig) -> None:
-    assert WORDS in rig.supervisor.apply(rig.serving)
+    assert rig.applied in rig.supervisor.apply(rig.serving)
 
 
 def test_a_launch_gets_its_files_and_their_paths(rig: Rig) -> None:

@@ -427,6 +427,23 @@ def test_the_deadman_tries_until_it_works(stand: Stand) -> None:
     assert (stand.files, stand.text("state")) == (set(), "active")
 
 
+def test_the_deadman_never_gives_up_on_a_reload(stand: Stand) -> None:
+    """systemd 252 refuses one while /run is nearly full; the ballast makes room for it."""
+    stand.arm()
+    assert Path(stand.place.dir, "ballast").stat().st_size == 20 << 20
+    stand.hand("put", "t1", "3", stdin=b"abc")
+    (stand.root / "no-reload").touch()
+    Path(stand.place.dir, "tries").write_text("29\n")
+    stand.age(7)
+    for _ in range(3):
+        assert stand.hand("check") == 75
+        assert "daemon-reload failed" in stand.said
+    assert not Path(stand.place.dir, "ballast").exists()
+    (stand.root / "no-reload").unlink()
+    assert stand.hand("check") == 0
+    assert stand.files == set()
+
+
 def test_the_deadman_gives_up_in_the_end(stand: Stand) -> None:
     stand.arm()
     stand.hand("put", "t1", "3", stdin=b"abc")

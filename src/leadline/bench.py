@@ -49,6 +49,8 @@ class BenchResult(Record, frozen=True):
     levels: tuple[LevelResult, ...]
     label: str = ""
     complete: bool = False
+    round_trip_ms: float | None = None
+    """To the server's host through the forward that was measured through: contained in every latency. ``None`` without a forward."""
 
 
 class Figures(Record, frozen=True):
@@ -108,6 +110,7 @@ def run(
     options: measure.Options = measure.PLAIN,
     out: Path | None = None,
     label: str = "",
+    round_trip_ms: float | None = None,
     show: Callable[[LevelResult, int], None] | None = None,
 ) -> BenchResult:
     """Measure every level of ``settings`` (or every rate of ``rates``) at ``url``.
@@ -130,6 +133,7 @@ def run(
         settings=settings,
         levels=(),
         label=label,
+        round_trip_ms=round_trip_ms,
     )
     for level in planned:
         warm_up(url, level, result.model, settings, options)
@@ -322,6 +326,8 @@ def text(result: BenchResult) -> str:
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     head = f"{result.model} at {result.url}; prefix cache {result.settings.cache}, at most {result.settings.max_tokens} tokens a request"
+    if result.round_trip_ms is not None:
+        head += f"\nround trip to its host {result.round_trip_ms:.1f} ms, contained in every latency below"
     return "\n".join([head, "", *lines, "", *notes, ""])
 
 

@@ -155,21 +155,19 @@ class Campaign:
     # -- the path ------------------------------------------------------------------------------------------------------
 
     def run(self) -> Verdict:
-        """Play the campaign to its verdict. The service is restored whatever happens.
+        """Play the campaign to its verdict. Once it has taken the service, that is restored whatever happens.
 
         Raises any LeadlineError; the journal then holds everything measured, and the same command goes on from there.
         """
         self._began_s = self.now()
-        try:
-            if self.known.verdict is not None:
-                return self.known.verdict
+        if self.known.verdict is None:
             self._open()
-            stop = self._search()
-            return self._conclude(stop)
+            self.supervisor.arm()  # before the baseline: nobody else may restart the service while it is measured
+        try:
+            return self.known.verdict or self._conclude(self._search())
         finally:
-            if self.known.trials:
-                self._tell("restore", "putting the service back")
-                self.supervisor.restore()
+            self._tell("restore", "putting the service back")
+            self.supervisor.restore()
 
     @property
     def known(self) -> Knowledge:

@@ -57,6 +57,9 @@ class FakeSupervisor:
     def plan(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> str:
         return f"start {' '.join(argv)}"
 
+    def arm(self) -> None:
+        return None
+
     def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
         argv = self._placed(argv, files)
         if self.foreign:

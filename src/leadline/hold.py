@@ -18,7 +18,17 @@ from datetime import UTC, datetime
 from . import deploy
 from .config import Deploy
 from .deploy import Owner
-from .errors import DiskFull, HostCommandFailed, HostInUse, HostTimeout, HostUnreachable, NeedsRights, NotRestored, ServiceLost
+from .errors import (
+    DiskFull,
+    HostCommandFailed,
+    HostInUse,
+    HostKeyRefused,
+    HostTimeout,
+    HostUnreachable,
+    NeedsRights,
+    NotRestored,
+    ServiceLost,
+)
 from .target import Completed
 from .unithost import UnitHost
 
@@ -127,7 +137,8 @@ class Hold:
         """In a thread: a process that lives renews, whatever its main thread waits for (each of those waits has a limit)."""
         done = self._done
         while not done.wait(max(0.5, self._settings.deadman_s / 10)):
-            with contextlib.suppress(HostUnreachable, HostTimeout, NeedsRights, HostCommandFailed):  # tried again until the dead-man acts
+            # tried again until the dead-man acts
+            with contextlib.suppress(HostUnreachable, HostKeyRefused, HostTimeout, NeedsRights, HostCommandFailed):
                 self.renew()
 
     def _in_use(self) -> HostInUse:

@@ -192,6 +192,13 @@ def parse_sockets(text: str, port: int, boot_s: float, ticks: int = 100) -> list
     return list(found.values())
 
 
+# Waits, 10 s at most, until process $1 has become the program: before that, systemd's child is called by its name in parentheses.
+EXECUTED = """\
+i=0; while [ "$i" -lt 100 ] && read -r name 2>/dev/null <"/proc/$1/comm"; do
+  case $name in "("*) i=$((i + 1)); sleep 0.1 ;; *) exit 0 ;; esac
+done
+"""
+
 # Wall clock and uptime in one look; both in seconds.
 CLOCK = ("sh", "-c", "date +%s.%N; cut -d' ' -f1 /proc/uptime; getconf CLK_TCK 2>/dev/null || echo 100")
 

@@ -75,6 +75,9 @@ class ProcessSupervisor:
 
     # -- one launch -----------------------------------------------------------------------------------------------
 
+    def arm(self) -> None:
+        """Nothing to take: what runs is leadline's own, and the keeper ends it with leadline."""
+
     def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
         """Start ``argv``; the previous launch and what an earlier leadline left are ended first.
 

@@ -38,11 +38,17 @@ def open_supervisor(place: ParsedTarget, settings: Deploy, folder: Path) -> Supe
     Raises Unsupported for a URL, which nothing of ours supervises.
     """
     if place.kind in ("ssh", "systemd"):
-        return SystemdSupervisor(open_host(place), place.unit, target_name=place.text, user_unit=place.user_unit, settings=settings)
+        return SystemdSupervisor(
+            open_host(place), place.unit, target_name=place.text, user_unit=place.user_unit, settings=settings, port_of=port_of
+        )
     if place.kind == "process":
-        port = recognise(place.argv)[1].port
-        return ProcessSupervisor(Command(argv=place.argv), folder, settings, port=port, target_name=place.text)
+        return ProcessSupervisor(Command(argv=place.argv), folder, settings, port=port_of(place.argv), target_name=place.text)
     raise Unsupported(what=f"a {place.kind}: target", where="here", fix="name a unit (ssh://host/NAME.service, systemd:NAME.service)")
+
+
+def port_of(argv: Sequence[str]) -> int:
+    """The port that an engine's command listens on. Raises NotAnEngine."""
+    return recognise(argv)[1].port
 
 
 def adapt(supervisor: Supervisor, argv: Sequence[str]) -> tuple[Engine, Parsed]:

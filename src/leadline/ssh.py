@@ -91,7 +91,7 @@ class SshTarget:
         except subprocess.TimeoutExpired:
             raise HostTimeout(host=self.name, seconds=f"{timeout_s:g}", what=shlex.join(full)[:200]) from None
         if done.returncode == 255 and not self._alive(wait_s=0.5):
-            raise HostUnreachable(host=self.name, why=f"the connection was lost during `{shlex.join(full)[:120]}`")
+            raise HostUnreachable(host=self.name, why=f"the connection was lost during `{shlex.join(full)[:120]}`{self._last_words()}")
         completed = Completed(argv=full, status=done.returncode, stdout=done.stdout, stderr=done.stderr)
         if full[0] == "sudo" and done.returncode in (1, 127) and b"sudo: " in done.stderr:
             raise needs_sudo(self.account, self.name, completed.error_text.splitlines()[-1])
@@ -121,16 +121,18 @@ class SshTarget:
 
     @contextlib.contextmanager
     def forward(self, port: int) -> Iterator[int]:
-        self._connect()
-        local = free_port()
-        self._forwards[local] = port
-        self._forward(local, "forward")
+        with self._lock:  # a reconnect by another thread renews every forward
+            self._connect()
+            local = free_port()
+            self._forwards[local] = port
+            self._forward(local, "forward")
         try:
             yield local
         finally:
-            with contextlib.suppress(HostCommandFailed):  # the connection is gone, and its forwards with it
-                self._forward(local, "cancel")
-            del self._forwards[local]
+            with self._lock:
+                with contextlib.suppress(HostCommandFailed, HostTimeout):  # the connection is gone, and its forwards with it
+                    self._forward(local, "cancel")
+                del self._forwards[local]
 
     def close(self) -> None:
         """End the connection. Idempotent."""
@@ -232,7 +234,10 @@ class SshTarget:
     def _forward(self, local: int, what: str) -> None:
         places = f"127.0.0.1:{local}:127.0.0.1:{self._forwards[local]}"
         command = [*self._client(), "-O", what, "-L", places, "leadline"]
-        done = subprocess.run(command, capture_output=True, timeout=30.0, check=False, start_new_session=True)
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=30.0, check=False, start_new_session=True)
+        except subprocess.TimeoutExpired:
+            raise HostTimeout(host=self.name, seconds="30", what=f"{what} port {self._forwards[local]}") from None
         Completed(argv=tuple(command), status=done.returncode, stdout=done.stdout, stderr=done.stderr).check(
             self.name, hint="sshd must allow TCP forwarding (AllowTcpForwarding)"
         )
@@ -266,12 +271,22 @@ class SshTarget:
 
     def _refused(self) -> HostUnreachable | HostKeyRefused:
         """Why the master ended, from its last words."""
-        said = ""
-        if self._said is not None:
-            self._alive(wait_s=2.0)
-            self._said.seek(0)
-            said = self._said.read().decode("utf-8", "replace").strip()
-        return explain(self.name, said)
+        self._alive(wait_s=2.0)
+        return explain(self.name, self._heard())
+
+    def _last_words(self) -> str:
+        """What the master said when it ended, as the end of a sentence; empty when it said nothing."""
+        said = self._heard().splitlines()
+        return f": {said[-1].strip()}" if said else ""
+
+    def _heard(self) -> str:
+        """Everything on the master's standard error so far."""
+        said = self._said
+        if said is None or said.closed:
+            return ""
+        with contextlib.suppress(ValueError):  # another thread hung up just now
+            return os.pread(said.fileno(), 1 << 16, 0).decode("utf-8", "replace").strip()
+        return ""
 
 
 def explain(host: str, said: str) -> HostUnreachable | HostKeyRefused:

@@ -44,11 +44,19 @@ class Supervisor(Protocol):
         """What :meth:`start` would change, as a diff or a sentence; touches nothing."""
         ...
 
+    def arm(self) -> None:
+        """Take the service for this campaign and make sure that it is put back if leadline goes away; changes nothing of it.
+
+        Raises HostInUse, NeighboursAtRisk, NeedsRights, CannotRewrite.
+        """
+        ...
+
     def start(self, argv: Sequence[str], *, files: Sequence[LaunchFile] = ()) -> Launch:
         """Start the service with ``argv`` in place of the found arguments; returns before it is ready.
 
-        ``files`` stand where the service can read them as long as the launch lasts; names in ``argv`` become their paths. The previous launch has been stopped, its port and memory are known to be free. Raises LaunchFailed, NeedsRights,
-        ReadBackDiffers, HostCommandFailed.
+        ``files`` stand where the service can read them as long as the launch lasts; names in ``argv`` become their paths. The
+        previous launch has been stopped, its port and memory are known to be free. Raises LaunchFailed (it cannot be executed),
+        PortTaken, NeedsRights, ReadBackDiffers, HostCommandFailed.
         """
         ...
 

@@ -19,6 +19,7 @@ from .errors import (
     LaunchFailed,
     LeadlineError,
     NotRestored,
+    PortTaken,
     ReadBackDiffers,
     ServiceLost,
     UnitNotFound,
@@ -36,6 +37,8 @@ from .unitlog import UnitLog
 
 START_LIMIT_S = 3600.0
 """A trial's ``TimeoutStartSec``: beyond what leadline itself waits for a start."""
+NOT_EXECUTED = range(200, 246)
+"""Exit statuses that systemd's own child uses when it never got as far as the program (systemd.exec(5))."""
 
 
 class SystemdSupervisor:
@@ -50,11 +53,13 @@ class SystemdSupervisor:
         user_unit: bool = False,
         settings: Deploy | None = None,
         engine: IsEngine = is_engine,
+        port_of: Callable[[Sequence[str]], int | None] = lambda argv: None,
     ) -> None:
+        """``port_of`` tells the port that a command listens on; it must be free before a start. ``None`` skips that check."""
         self.target_name = target_name
         self.unit = unit
         self.settings = settings or Deploy()
-        self.target, self._engine = target, engine
+        self.target, self._engine, self._port_of = target, engine, port_of
         self._host = UnitHost(target, unit, user_unit=user_unit)
         self._hold = Hold(self._host, self.settings, target_name)
         self._gpus = GpuNeighbours(self._host)
@@ -62,6 +67,8 @@ class SystemdSupervisor:
         self._found: Service | None = None
         self._exec: ExecStart | None = None
         self._logs: dict[str, UnitLog] = {}
+        self._ended: dict[str, Exit] = {}
+        """How the launches that leadline stopped ended."""
 
     # -- reading -------------------------------------------------------------------------------------------------------
 
@@ -153,9 +160,11 @@ class SystemdSupervisor:
         )
 
     def status(self, launch: Launch) -> Status:
-        shown = self._host.show()
         log = self._log(launch)
         log.refresh(at_most_every_s=0.5)
+        if launch.launch_id in self._ended:
+            return Status(running=False, exit=self._ended[launch.launch_id], log_bytes=log.size)
+        shown = self._host.show()
         ours = shown.get("InvocationID") == launch.launch_id
         if not ours:
             return Status(running=False, exit=Exit(by="systemd"), log_bytes=log.size)
@@ -279,11 +288,12 @@ class SystemdSupervisor:
         data = self._trial_text(text, shown, files=files).encode()
         self._hold.refuse(self._hold.change("put", str(len(data)), stdin=data), where.dropin)
         shown = self._read_back(parse(text, self._surroundings(shown, text), engine=self._engine), where.dropin)
-        return self._restart(shown)
+        return self._restart(shown, argv)
 
-    def _restart(self, before: Shown) -> Launch:
+    def _restart(self, before: Shown, argv: Sequence[str]) -> Launch:
         users = self._gpus.pids(before)
         self._hold.refuse(self._hold.change("halt", timeout_s=self._hold.limit_s), self.unit)
+        self._await_port(self._port_of(argv))
         self._gpus.wait(users, self.settings.free_timeout_s)
         self._hold.refuse(self._hold.change("start"), self.unit)
         until = time.monotonic() + 30.0
@@ -291,7 +301,7 @@ class SystemdSupervisor:
             shown = self._host.show()
             fresh = shown.get("InvocationID") not in ("", before.get("InvocationID"))
             if fresh and (shown.number("ExecMainPID") or shown.get("ActiveState") == "failed"):
-                return self._host.launch(shown)
+                return self._executed(shown, argv)
             if time.monotonic() > until:
                 raise LaunchFailed(
                     candidate=self.unit,
@@ -302,7 +312,34 @@ class SystemdSupervisor:
                 )
             time.sleep(0.1)
 
+    def _await_port(self, port: int | None) -> None:
+        """Until nobody listens on ``port``: the unit's cgroup is empty, but a container's process may outlive its client. Raises PortTaken."""
+        until = time.monotonic() + self.settings.free_timeout_s
+        while port is not None and (holders := self.listeners(port)):
+            if time.monotonic() > until:
+                raise PortTaken(port=port, pid=holders[0].pid or "(unknown)", command=holders[0].command[:200])
+            time.sleep(0.5)
+
+    def _executed(self, shown: Shown, argv: Sequence[str]) -> Launch:
+        """The launch, once its process has become the program. Raises LaunchFailed when systemd could not execute it."""
+        launch = self._host.launch(shown)
+        self._host.run("sh", "-c", probes.EXECUTED, "sh", str(launch.pid))
+        shown = self._host.show()
+        ended = shown.exit if shown.get("InvocationID") == launch.launch_id else None
+        if ended is not None and ended.code in NOT_EXECUTED:
+            line = f"{self._read().replace(argv).split(maxsplit=1)[0]}: systemd could not execute it, or what the unit asks for before that"
+            raise LaunchFailed(
+                candidate="the command",
+                how=ended.text,
+                after_s=0,
+                line=line,
+                fix=f"`systemctl status {self.unit}` names the step that failed",
+            )
+        return launch
+
     def stop(self, launch: Launch, *, signal: str = "TERM", grace_s: float = 10.0) -> Exit:
+        if launch.launch_id in self._ended:
+            return self._ended[launch.launch_id]
         shown = self._host.show()
         if shown.get("InvocationID") != launch.launch_id or not self._hold.taken:
             return Exit(by="systemd") if shown.get("InvocationID") != launch.launch_id else self._stop_found(shown)
@@ -314,7 +351,8 @@ class SystemdSupervisor:
         users = self._gpus.pids(shown)
         self._hold.refuse(self._hold.change("halt", timeout_s=self._hold.limit_s), self.unit)
         self._gpus.wait(users, self.settings.free_timeout_s)
-        return self._exit_of(launch)
+        self._ended[launch.launch_id] = self._exit_of(launch)
+        return self._ended[launch.launch_id]
 
     def _stop_found(self, shown: Shown) -> Exit:
         self.arm()
@@ -375,7 +413,7 @@ class SystemdSupervisor:
         try:
             # under /run until it is verified: a reboot in between must not bring up what nobody has seen working
             self._hold.refuse(self._hold.change("put", str(len(trial)), stdin=trial), where.dropin)
-            launch = self._restart(self._read_back(wanted, where.dropin))
+            launch = self._restart(self._read_back(wanted, where.dropin), argv)
             (verify or self._still_running)(launch)
             self._hold.refuse(self._hold.change("keep", str(len(lasting)), stdin=lasting), where.lasting)
             self._read_back(wanted, where.lasting)

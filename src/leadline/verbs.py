@@ -59,6 +59,7 @@ def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool
     conditions = conditions_of(target, probe, settings)
     folder = campaign_folder(conditions, settings, probe.parsed, fresh=fresh)
     opened = open_target(target, settings, folder)
+    service = opened.supervisor.service()
     with Journal(folder, write=True) as book, Narrator(quiet=quiet) as narrator:
         campaign = Campaign(
             supervisor=opened.supervisor,
@@ -66,14 +67,14 @@ def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool
             parsed=opened.parsed,
             settings=settings,
             journal=book,
-            command=opened.supervisor.service().command,
+            command=service.command,
             conditions=conditions,
             boot_id=boot_id(opened.supervisor),
             facts=distance(opened.supervisor),
             show=narrator.show,
             confirm=lambda launches, known: narrator.ask(launches, known, yes=yes, change=change_on_host(opened, launches)),
         )
-        narrator.note(opened.parsed.notes)
+        narrator.note((*service.notes, *opened.parsed.notes))
         try:
             campaign.run()
         finally:
@@ -286,8 +287,18 @@ def bench(
     place = parse_target(target)
     narrate = None if quiet else _bench_line
 
-    def go(url: str, name: str) -> BenchResult:
-        return bench_run(url, settings.measure, model=name, rates=rates, options=options, out=out, label=label, show=narrate)
+    def go(url: str, name: str, round_trip_ms: float | None = None) -> BenchResult:
+        return bench_run(
+            url,
+            settings.measure,
+            model=name,
+            rates=rates,
+            options=options,
+            out=out,
+            label=label,
+            round_trip_ms=round_trip_ms,
+            show=narrate,
+        )
 
     if place.kind == "http":
         return go(place.url, model)
@@ -300,7 +311,8 @@ def bench(
                 launch = supervisor.start(opened.parsed.argv)
                 hands = RealHands(supervisor=supervisor, engine=opened.engine, parsed=opened.parsed, settings=settings)
                 hands.wait(launch, opened.parsed.candidate, url, notify=lambda loading: None)
-            return go(url, model)
+            host = supervisor.target
+            return go(url, model, host.round_trip_ms() if isinstance(host, SshTarget) else None)
     finally:
         if launch is not None:
             supervisor.stop(launch, signal=opened.engine.stop_first, grace_s=opened.engine.stop_grace_s)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -49,19 +51,27 @@ WantedBy=multi-user.target
 class Lab:
     """One running instance; commands go as root over an own connection."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._tool("up")
+    def __init__(self, name: str, *, keep: bool = False) -> None:
+        self.name, self.keep = name, keep
+        self._tool("up", *(() if keep else ("--owner", str(os.getpid()))))
         self.config = self._tool("config").strip()
-        self.root = SshTarget("lab", ssh=self.ssh)
+        self._connect()
 
     @property
     def ssh(self) -> tuple[str, ...]:
         return ("ssh", "-F", self.config)
 
-    def _tool(self, verb: str) -> str:
+    def _connect(self) -> None:
+        self.root = SshTarget("lab", ssh=self.ssh)
+        self.sh("mount -o remount,size=320M /run")  # leadline sets 20 MiB aside for each of up to eleven units
+
+    def _tool(self, verb: str, *options: str) -> str:
         done = subprocess.run(
-            [sys.executable, HERE / "lab-host", verb, "--name", self.name], stdout=subprocess.PIPE, text=True, check=True, timeout=600
+            [sys.executable, HERE / "lab-host", verb, "--name", self.name, *options],
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            timeout=600,
         )
         return done.stdout
 
@@ -69,16 +79,16 @@ class Lab:
         """A power cycle: nothing of /run survives."""
         self.root.close()
         self._tool("reboot")
-        self.root = SshTarget("lab", ssh=self.ssh)
+        self._connect()
 
     def down(self) -> None:
         self.root.close()
-        if "LEADLINE_LAB" not in os.environ:  # an instance that somebody started by hand stays
+        if not self.keep:
             self._tool("down")
 
     def link(self, state: str) -> None:
         """Cut or mend the only cable of the guest: ``up`` or ``down``."""
-        subprocess.run(["ip", "-n", f"lab-{self.name}", "link", "set", "tap0", state], check=True)
+        subprocess.run(["ip", "-n", f"lab-{self.name}", "link", "set", "br0", state], check=True)
 
     def sh(self, script: str, *args: str, timeout_s: float = 60.0) -> str:
         return self.root.run(["sh", "-c", script, "sh", *args], timeout_s=timeout_s).check("lab").text
@@ -109,6 +119,12 @@ class Lab:
         text = ENGINE.format(port=port, arguments=" \\\n    ".join(arguments))
         self.root.write(f"/etc/systemd/system/{name}", text.encode())
         self.sh('systemctl daemon-reload && systemctl enable -q --now "$1"', name, timeout_s=120.0)
+
+    def wait_for_port(self, port: int, limit_s: float = 60.0) -> None:
+        until = time.monotonic() + limit_s
+        while "LISTEN" not in self.sh(f"ss -Hltn 'sport = :{port}'"):
+            assert time.monotonic() < until, f"nobody listens on {port}"
+            time.sleep(0.3)
 
     def remove(self, names: list[str]) -> None:
         self.sh(
@@ -144,6 +160,12 @@ class Lab:
             if one.get("Id") and clean and one.get("ActiveState") == "active" and command.endswith("--spec-draft-n-max 4"):
                 found.append(one.get("Id"))
         return found
+
+    def restored_at(self, since_s: float) -> dict[str, float]:
+        """When the hand said of each unit that it is as found again; seconds since the epoch by the guest's clock, which is the host's."""
+        said = self.sh('journalctl --no-pager -o short-unix -g "as found again" --since="@$1" || true', str(int(since_s)))
+        found = re.findall(r"^([\d.]+) .*leadline: (\S+): as found again", said, re.MULTILINE)
+        return {unit: float(at) for at, unit in found}
 
     def traces(self) -> str:
         """Everything of leadline's that stands on the host; empty when nothing does."""

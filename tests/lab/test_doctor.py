@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 
 import pytest
@@ -13,12 +14,15 @@ from .host import Lab
 
 
 @pytest.fixture(scope="module")
-def guest(lab: Lab, request: pytest.FixtureRequest) -> Iterator[tuple[str, ...]]:
+def guest(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, ...]]:
     patch = pytest.MonkeyPatch()
     patch.setenv("LEADLINE_SSH", " ".join(lab.ssh))
-    ssh = (*lab.ssh, "-l", "root", "lab")
+    ssh = (*lab.ssh, "-o", f"ControlPath={tmp_path_factory.mktemp('ssh')}/s", "-l", "root", "lab")
+    nowhere = {"stdin": subprocess.DEVNULL, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([*ssh[:-1], "-M", "-N", "-f", "lab"], check=True, **nowhere)
     prepare(ssh)
     yield ssh
+    subprocess.run([*ssh[:-1], "-O", "exit", "lab"], check=False, **nowhere)
     patch.undo()
 
 

@@ -6,6 +6,8 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from leadline import hold
 from leadline.config import Deploy
@@ -14,6 +16,7 @@ from leadline.errors import (
     HostInUse,
     HostKeyRefused,
     HostUnreachable,
+    LaunchFailed,
     NeedsRights,
     NeighboursAtRisk,
     ReadBackDiffers,
@@ -49,9 +52,9 @@ def service(lab: Lab, unit: str) -> Iterator[SystemdSupervisor]:
 
 
 def open_unit(lab: Lab, account: str, unit: str = UNIT, *, allow: bool = False, user_unit: bool = False) -> SystemdSupervisor:
-    settings = Deploy(deadman_s=60, stop_grace_s=2, free_timeout_s=5, allow_gpu_neighbours=allow)
+    wanted = Deploy(deadman_s=60, stop_grace_s=2, free_timeout_s=5, allow_gpu_neighbours=allow)
     target = SshTarget(f"{account}@lab", ssh=lab.ssh)
-    return SystemdSupervisor(target, unit, target_name=f"ssh://{account}@lab/{unit}", settings=settings, user_unit=user_unit)
+    return SystemdSupervisor(target, unit, target_name=f"ssh://{account}@lab/{unit}", settings=wanted, user_unit=user_unit)
 
 
 def with_depth(service: SystemdSupervisor, depth: str) -> list[str]:
@@ -165,6 +168,14 @@ def test_what_a_later_drop_in_undoes_is_noticed_and_taken_back(lab: Lab, unit: s
         lab.sh('rm -r "/etc/systemd/system/$1.d"; systemctl daemon-reload; systemctl restart "$1"', unit)
 
 
+def test_an_applied_setting_that_does_not_come_up_is_rolled_back(lab: Lab, service: SystemdSupervisor) -> None:
+    with pytest.raises(LaunchFailed) as caught:
+        service.apply(with_depth(service, "9"))
+    assert caught.value.fields["rolled_back"] == "true"
+    assert lab.traces() == ""
+    assert lab.original([UNIT]) == [UNIT]
+
+
 def test_a_pending_change_of_the_unit_is_refused(lab: Lab, service: SystemdSupervisor) -> None:
     lab.sh('cp "/etc/systemd/system/$1" /tmp/kept; echo "# note" >>"/etc/systemd/system/$1"; sleep 1; touch "/etc/systemd/system/$1"', UNIT)
     try:
@@ -193,6 +204,57 @@ def test_containers_with_gpus_next_door_stop_the_first_reload(lab: Lab, service:
         allowed.close()
     finally:
         lab.sh("systemctl stop docker-0123456789abcdef.scope; rm -f /usr/local/sbin/nvidia-smi /usr/local/bin/nvidia-smi")
+
+
+DOCKER = b"""#!/bin/sh
+# A container engine in one container: its process lives in a scope of its own, as with the systemd cgroup driver.
+id=0123456789abcdef0123456789abcdef
+case $1 in
+inspect) echo $id ;;
+run)
+    while [ "$1" != lab/llama ]; do shift; done
+    shift
+    systemd-run -q --scope --unit=docker-$id.scope "$@" &
+    trap 'systemctl stop docker-$id.scope' TERM
+    wait
+    wait
+    ;;
+esac
+"""
+BOX = b"""[Service]
+ExecStart=/usr/local/bin/docker run --rm --name box --network host lab/llama /opt/lab/llama-server -m m.gguf --port 8096 \\
+    --spec-type draft-simple -md d.gguf --spec-draft-n-max 4
+"""
+
+
+def test_a_containers_process_belongs_to_the_unit_that_runs_it(lab: Lab, unit: str) -> None:
+    lab.root.write("/usr/local/bin/docker", DOCKER, mode=0o755)
+    lab.root.write("/etc/systemd/system/box.service", BOX)
+    lab.sh("systemctl daemon-reload; systemctl start box.service")
+    before = lab.files()
+    service = open_unit(lab, "root", "box.service")
+    try:
+        launch = service.start(with_depth(service, "6"))
+        (listener,) = wait_for_listener(service, 8096)
+        group = lab.sh(f"cat /proc/{listener.pid}/cgroup")
+        assert "docker-0123456789abcdef" in group, "it is outside of the unit's own cgroup"
+        assert service.owns(launch, listener.pid)
+        assert not service.owns(launch, 1)
+        assert service.stop(launch).by == "leadline"
+        assert service.listeners(8096) == ()
+        assert "runs as found" in service.restore()
+        assert (lab.files(), lab.traces()) == (before, "")
+    finally:
+        service.close()
+        lab.remove(["box.service"])
+        lab.sh("rm -f /usr/local/bin/docker")
+
+
+@settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12), min_size=1, max_size=5))
+def test_any_words_arrive_as_they_are(lab: Lab, argv: list[str]) -> None:
+    """Over the real sshd and the account's login shell."""
+    assert lab.root.run(["printf", "%s\\0", *argv]).stdout.decode().split("\0")[:-1] == argv
 
 
 def test_units_and_hosts_that_are_not_there(lab: Lab, unit: str) -> None:

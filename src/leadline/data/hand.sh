@@ -23,16 +23,15 @@ ctl() { if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@";
 # Sets state, invocation, group and pid from one call.
 look() {
     state='' invocation='' group='' pid=0
-    while IFS='=' read -r key value; do
-        case $key in
-        ActiveState) state=$value ;;
-        InvocationID) invocation=$value ;;
-        ControlGroup) group=$value ;;
-        MainPID) pid=$value ;;
+    # none of these values holds a blank; a here-document would be a file to some shells, and the disk may be full
+    for pair in $(ctl show -p ActiveState,InvocationID,ControlGroup,MainPID -- "$unit"); do
+        case $pair in
+        ActiveState=*) state=${pair#*=} ;;
+        InvocationID=*) invocation=${pair#*=} ;;
+        ControlGroup=*) group=${pair#*=} ;;
+        MainPID=*) pid=${pair#*=} ;;
         esac
-    done <<END
-$(ctl show -p ActiveState,InvocationID,ControlGroup,MainPID -- "$unit")
-END
+    done
 }
 shown() { ctl show -p ExecStart --value -- "$unit" | sed 's/ ; ignore_errors=.*//'; }
 say() { echo "<5>leadline: $unit: $*" >&2; } # <5>: systemd's mark for a notice
@@ -64,6 +63,8 @@ arm() {
     printf '%s\n' "$2" >"$dir/owner" && echo "$state" >"$dir/active" && echo "$invocation" >"$dir/invocation" && shown >"$dir/exec" || return 74
     [ -d "$folder" ] || : >"$dir/made-folder" || return 74
     : >"$dir/alive" && beat || return 74
+    # systemd refuses to reload with less than 16 MiB free under /run, and without a reload nothing can be put back: room for that day
+    head -c 20971520 /dev/zero >"$dir/ballast" || return 74
     ctl reset-failed "$timer.service" 2>/dev/null
     set -- "$1" --quiet --unit="$timer" --description="leadline restores $unit when it is not renewed" --service-type=oneshot
     [ "$scope" = user ] && set -- "$@" --user
@@ -159,7 +160,10 @@ up() { # wait until the unit runs; its own readiness is not awaited
 restore() {
     [ ! -e "$dir/kept" ] || unkeep
     drop
-    if [ -e "$dir/put" ] || [ -e "$dir/undo" ]; then ctl daemon-reload || return 75; fi
+    if [ -e "$dir/put" ] || [ -e "$dir/undo" ]; then
+        rm -f -- "$dir/ballast"
+        ctl daemon-reload || { reloads=no; return 75; }
+    fi
     read -r was <"$dir/active"
     read -r before <"$dir/invocation"
     look
@@ -181,10 +185,13 @@ clean() {
     ctl stop "$timer.timer" || { sleep 1; ctl stop "$timer.timer"; } || say "the timer $timer.timer could not be stopped"
 }
 
-again() { # restore, or leave it to the next tick; not for ever
-    tries=$(($(cat "$dir/tries" 2>/dev/null || echo 0) + 1))
+again() { # restore, or leave it to the next tick; a service that does not come up is not started for ever
+    tries=$(($(cat "$dir/tries" 2>/dev/null || echo 0) + 1)) reloads=yes
     if restore; then
         say "as found again ($1)"
+    elif [ "$reloads" = no ]; then
+        say "not yet as found ($1): daemon-reload failed"
+        return 75
     elif [ "$tries" -lt 30 ]; then
         echo "$tries" >"$dir/tries"
         say "not yet as found ($1), attempt $tries"
