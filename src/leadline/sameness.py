@@ -3,12 +3,14 @@
 Speculation must not change what a service says.  With greedy decoding a verified draft gives the same tokens, except where two
 tokens are nearly equally likely and a batch of another shape rounds differently: then the texts part at one point and
 both go on sensibly.  That is shown, not condemned.  What fails a candidate is output that is no answer any more: empty, looping, broken
-JSON, or characters that no tokenizer of text yields.
+JSON, or characters that no tokenizer of text yields.  A small model does such things by itself: once two texts have parted, either may end in a
+loop.  So where speculation off degenerates as well, on prompts that the candidate answers, only a clear excess fails the candidate.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 
 from .records import BlockResult, Outcome, Record
@@ -23,6 +25,8 @@ EARLY_SHARE = 0.5
 """When more than this share of the texts part within their first characters, near ties cannot be the reason."""
 EARLY_CHARS = 8
 EARLY_LEAST = 4
+CHANCE = 0.05
+"""Where off degenerates too, a candidate fails only if so uneven a split had less than this chance (one-sided sign test)."""
 
 
 class Difference(Record, frozen=True):
@@ -50,6 +54,8 @@ class Sameness(Record, frozen=True):
     differences: tuple[Difference, ...]
     failed: str = ""
     """Why the candidate fails (degenerate outputs), empty when it does not."""
+    own: int = 0
+    """Prompts at which speculation off degenerates and the candidate does not."""
     suspicious: str = ""
     """What near ties do not explain although every output is an answer; a sampling temperature would."""
 
@@ -62,6 +68,9 @@ class Sameness(Record, frozen=True):
         near = sum(difference.kind == "near_tie" for difference in self.differences)
         if near:
             parts.append(f"{near} part where two tokens are nearly equal")
+        broken = len(self.differences) - near
+        if broken and not self.failed:
+            parts.append(f"{broken} are degenerate where off is not, {self.own} the other way round: the model does so by itself")
         parts += [text for text in (self.failed, self.suspicious) if text]
         return "; ".join(parts)
 
@@ -72,16 +81,28 @@ def compare(off: Mapping[str, str], candidate: Mapping[str, str]) -> Sameness:
     differences = [found for prompt in shared if (found := difference(prompt, off[prompt], candidate[prompt])) is not None]
     broken = [found for found in differences if found.kind == "degenerate"]
     early = [found for found in differences if found.at < EARLY_CHARS]
+    own = sum(bool(degenerate(candidate[found.prompt_id], off[found.prompt_id])) for found in differences)
     failed = suspicious = ""
-    if broken:
+    if broken and (not own or _tail(len(broken), own) < CHANCE):
         failed = f"{len(broken)} of {len(shared)} outputs are degenerate ({broken[0].prompt_id}: {broken[0].why})"
     elif len(shared) >= EARLY_LEAST and len(early) > EARLY_SHARE * len(shared):
         suspicious = (
             f"{len(early)} of {len(shared)} outputs differ from their first words on: this is another model, template or temperature"
         )
     return Sameness(
-        compared=len(shared), identical=len(shared) - len(differences), differences=tuple(differences), failed=failed, suspicious=suspicious
+        compared=len(shared),
+        identical=len(shared) - len(differences),
+        differences=tuple(differences),
+        failed=failed,
+        own=own,
+        suspicious=suspicious,
     )
+
+
+def _tail(broken: int, own: int) -> float:
+    """Chance of ``broken`` or more out of ``broken + own`` when both sides are equally likely."""
+    n = broken + own
+    return float(sum(math.comb(n, k) for k in range(broken, n + 1)) / 2**n)
 
 
 def of_blocks(off: Iterable[BlockResult], candidate: Iterable[BlockResult]) -> Sameness:
