@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from leadline import assets, ready
-from leadline.config import Deploy, Readiness
+from leadline import assets, ready, traffic
+from leadline.config import Deploy, Readiness, Traffic
 from leadline.endpoints import snapshot
 from leadline.engines import recognise
 from leadline.errors import LaunchFailed, NothingToTune, WrongServer
@@ -109,6 +110,33 @@ def test_a_draft_and_off_are_what_they_say(bench: Bench) -> None:
         ended = bench.supervisor.stop(bench.current, signal=bench.engine.stop_first, grace_s=bench.engine.stop_grace_s)
     assert ended.by == "leadline"
     assert bench.supervisor.listeners(bench.port) == ()
+
+
+def test_the_requests_in_hand_are_watched(bench: Bench) -> None:
+    """Three clients on two slots: what waits is seen by the gauge, not by the slots."""
+    bench.launch(Candidate(algorithm=OFF, depth=0))
+    over = threading.Event()
+
+    def client() -> None:
+        while not over.is_set():
+            bench.ask(bench.url, 32)
+
+    clients = [threading.Thread(target=client) for _ in range(3)]
+    for one in clients:
+        one.start()
+    try:
+        found = traffic.watch(bench.url, bench.engine, Traffic(watch_minutes=4 / 60, poll_s=0.2))
+        slots = snapshot(bench.url, bench.engine.load_paths, "").infos
+    finally:
+        over.set()
+        for one in clients:
+            one.join()
+    middle = sorted(sample.running + sample.waiting for sample in found.samples)[len(found.samples) // 2]
+    assert middle == 3, found.samples
+    assert max(sample.running for sample in found.samples) == 2
+    by_slots = bench.engine.underway("", slots)
+    assert by_slots is not None
+    assert by_slots.running <= 2
 
 
 def test_silently_not_speculating_is_refused(bench: Bench) -> None:

@@ -344,7 +344,7 @@ def test_acceptance_from_the_requests_alone() -> None:
 
 
 def test_the_model_files_of_a_command() -> None:
-    assert ENGINE.weight_files(PAIR) == ("t.gguf", "d.gguf")
+    assert ENGINE.weight_files(PAIR) == ("t.gguf",), "nothing drafts, so no round reads the draft"
     assert ENGINE.weight_files(ENGINE.render(parsed(*PAIR), draft(4))) == ("t.gguf", "d.gguf")
     assert ENGINE.weight_files(PLAIN) == ("t.gguf",)
     split = ("/opt/llama-server", "-m", "/m/big-00001-of-00003.gguf")

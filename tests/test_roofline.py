@@ -92,7 +92,7 @@ def test_model_files_are_weighed_on_the_host(tmp_path: Path) -> None:
     model, draft = tmp_path / "m.gguf", tmp_path / "d.gguf"
     model.write_bytes(bytes(3000))
     draft.symlink_to(model)
-    argv = ("llama-server", "-m", str(model), "-md", str(draft))
+    argv = ("llama-server", "-m", str(model), "-md", str(draft), "--spec-type", "draft-simple")
     parsed = LlamaCpp().parse(argv)
     assert parsed is not None
 

@@ -600,6 +600,8 @@ def flat(settings: Settings) -> tuple[tuple[str, str], ...]:
     """Settings as sorted (``section.key``, value) pairs for the journal."""
     pairs: list[tuple[str, str]] = []
     for section, values in msgspec.to_builtins(settings).items():
+        if section == "traffic" and settings.tune.objective.strip() != OBSERVED:
+            continue
         if isinstance(values, dict):
             pairs += [(f"{section}.{key}", str(value)) for key, value in values.items()]
         else:

@@ -140,7 +140,7 @@ class Engine(Protocol):
         ...
 
     def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """Files on the service's host that the command loads whole as weights; () where there are none, or they are not named."""
+        """Files on the service's host that the command loads whole as weights for its rounds; () where there are none, or they are not named."""
         ...
 
     def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:

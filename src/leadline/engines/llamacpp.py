@@ -307,12 +307,17 @@ class LlamaCpp:
         return Footprint()
 
     def weight_files(self, argv: Sequence[str]) -> tuple[str, ...]:
-        """The GGUF files of model and draft; a file in parts with all of them. What comes from a repository has no path here."""
-        start = _start(argv)
-        values = {flag.name: flag.value for flag in _scan(argv, start)} if start is not None else {}
-        if "model" not in values or "draft_hf" in values:
+        """The GGUF files of model and draft; a file in parts with all of them. What comes from a repository has no path here.
+
+        A draft that is named while nothing drafts is loaded, but no round reads it: it is left out.
+        """
+        found = self.parse(argv)
+        values = dict(found.knobs) if found is not None else {}
+        if found is None or "model" not in values or "draft_hf" in values:
             return ()
-        return tuple(part for name in ("model", "draft_model") if name in values for part in _parts(values[name]))
+        drafts = any(kind in DRAFT_TYPES for kind in found.candidate.algorithm.split(","))
+        names = ("model", "draft_model") if drafts else ("model",)
+        return tuple(part for name in names if name in values for part in _parts(values[name]))
 
     def underway(self, metrics: str, infos: Mapping[str, object]) -> Underway | None:
         """From the gauges, else from the slots at work, which do not tell of requests that wait for one."""
