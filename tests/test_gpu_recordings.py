@@ -41,7 +41,7 @@ def test_the_joint_formula_is_exact_from_another_boot(folder: str, steps: int) -
     assert (row.capacity.max_running_requests, row.capacity.max_total_num_tokens) == printed(joint / folder)
 
 
-@pytest.mark.parametrize(("steps", "running"), [(3, 34), (5, 30), (6, 28), (8, 25), (9, 24), (10, 23)])
+@pytest.mark.parametrize(("steps", "running"), [(2, 37), (3, 34), (4, 32), (5, 30), (6, 28), (7, 27), (8, 25), (9, 24), (10, 23)])
 def test_pinned_limits_hold_what_was_predicted(steps: int, running: int) -> None:
     (row,) = predicted(DATA / "sglang-0.5.12.post1-h200" / "k1", "0.5.12.post1", candidate(steps, running))
     found = (row.capacity.max_running_requests, row.capacity.max_total_num_tokens)

@@ -287,6 +287,25 @@ def test_drift_of_the_host_is_a_warning() -> None:
     assert verdict(at, known).noise_floor is not None
 
 
+def spoken(trial: Trial, text: str) -> Trial:
+    """The trial with ``text`` for every answer."""
+
+    def say(block: BlockResult) -> BlockResult:
+        return msgspec.structs.replace(
+            block, requests=tuple(msgspec.structs.replace(r, text=text, text_sha256=text[:4]) for r in block.requests)
+        )
+
+    return msgspec.structs.replace(trial, blocks=tuple(say(block) for block in trial.blocks))
+
+
+def test_texts_that_differ_from_the_first_words_on_are_a_warning() -> None:
+    at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
+    known = played(at, (OFF, 4), (eagle(4), 4))
+    texts = {OFF: "An answer that a model gave.", eagle(4): "Quite something else."}
+    other = msgspec.structs.replace(known, trials=tuple(spoken(t, texts[t.candidate]) for t in known.trials))
+    assert any("first words" in text for text in verdict(at, other).warnings)
+
+
 def test_simulated_acceptance_and_engine_defects_are_warnings() -> None:
     at = surface({OFF: (100, 300, 800), eagle(4): (160, 480, 1280)})
     lengths = depth_curve([0.8] * 4)
@@ -294,8 +313,12 @@ def test_simulated_acceptance_and_engine_defects_are_warnings() -> None:
     known = played(rename(at, acceptance={(eagle(4), "chat"): fake}), (OFF, 4), (eagle(4), 4))
     trial = known.trials[-1]
     assert trial.observed is not None
+    # what such an engine writes is nobody's answer: that it differs from that of speculation off is no finding
+    texts = {OFF: "An answer that a model gave.", eagle(4): "t t t t t t t t"}
+    known = msgspec.structs.replace(known, trials=tuple(spoken(t, texts[t.candidate]) for t in known.trials))
     said = verdict(at, known)
     assert any("declared to the engine, not measured" in text for text in said.warnings)
+    assert not any("first words" in text for text in said.warnings)
     seen = (
         (LEVELS[0], Acceptance(rounds=2000, drafted=2000, accepted=1300)),
         (LEVELS[2], Acceptance(rounds=4000, drafted=4000, accepted=240)),

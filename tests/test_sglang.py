@@ -338,7 +338,7 @@ def test_the_cause_of_a_failed_capture_is_its_first_exception() -> None:
 
 
 def test_an_untuned_expert_kernel_tells_where_rounds_step() -> None:
-    for case in ("k0", "k3", "k10-M20"):
+    for case in ("k0", "k3", "k10-M20", "../sglang-0.5.12.post1-h200-pinned/k7-M27"):
         assert SGLang().round_facts(text(case, "server.log")) == (("kernel_step_tokens", "128"),)
     line = (
         "Using default MoE kernel config. Performance might be sub-optimal! Config file not found at /x/configs/triton_3_6_0/E=160,N=384,"

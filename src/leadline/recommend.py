@@ -406,11 +406,19 @@ def _parting(board: Board, candidate: Candidate) -> str:
 
 
 def _bad_outputs(board: Board) -> tuple[str, ...]:
-    """Candidates whose answers are none, or are not explained by near ties."""
+    """Candidates whose answers are none, or are not explained by near ties.
+
+    An engine that pretends what was accepted writes what no model said: that its texts differ tells nothing.
+    """
+    workloads = tuple(dict.fromkeys(level.workload for level in board.levels))
+
+    def pretended(candidate: Candidate) -> bool:
+        return any((run := board.acceptance(candidate, workload)) is not None and run.simulated for workload in workloads)
+
     return tuple(
-        f"{candidate.label}: {compared.failed or compared.suspicious}"
+        f"{candidate.label}: {text}"
         for candidate, compared in board.outputs.items()
-        if compared.failed or compared.suspicious
+        if (text := compared.failed or ("" if pretended(candidate) else compared.suspicious))
     )
 
 
