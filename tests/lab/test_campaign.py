@@ -65,10 +65,12 @@ def test_inspect_touches_nothing(lab: Lab, service: str, tmp_path: Path) -> None
         UNIT,
     )
     lab.wait_for_port(PORT)
-    seen = json.loads(leadline(lab, tmp_path, "inspect", TARGET, "--json"))["service"]
+    seen = json.loads(leadline(lab, tmp_path, "inspect", TARGET, "--observe-traffic", "6s", "--json"))["service"]
     assert (seen["engine"], seen["found"]["depth"], seen["running"]) == ("fake", 2, True)
     assert seen["reported"]["depth"] == 2
     assert seen["round_trip_ms"] > 0
+    assert seen["traffic"]["samples"] >= 2
+    assert seen["traffic"]["mix"] == [], "nobody uses it"
     after = facts(lab) + lab.sh(
         'systemctl show -p InvocationID,MainPID,NRestarts "$1"; find /etc /run/systemd /run/leadline -newermt "-1 second" 2>/dev/null; true',
         UNIT,
