@@ -120,6 +120,39 @@ def h200_decode_windows() -> Surface:
     )
 
 
+def h200_grid() -> Surface:
+    """Every depth at the most running requests it starts with, measured within 21 minutes; as found 3 steps, nothing pinned."""
+    rows = _rows("sglang-0.5.12.post1-h200-grid.csv")
+    at = {c: Level(workload="recorded", concurrency=c) for c in (1, 16, 64)}
+    tok_s, capacity = {}, {}
+    for row in rows:
+        depth, pinned = int(row["num_steps"]), row["max_running_requests"]
+        candidate = OFF if not depth else eagle(depth, max_running_requests=pinned) if pinned else eagle(depth)
+        tok_s[candidate, at[int(row["concurrency"])]] = float(row["output_tok_s"])
+        capacity[candidate] = int(row["running"])
+    frontier = [FrontierRow(candidate=c, starts=True, capacity=Capacity(max_running_requests=n), exact=True) for c, n in capacity.items()]
+    for candidate in capacity:
+        if candidate.settings and eagle(candidate.depth) not in capacity:
+            plain = eagle(candidate.depth)
+            frontier.append(FrontierRow(candidate=plain, starts=False, reason="measured with its limit only", feasible_as=candidate))
+    acceptance = {(c, "recorded"): Acceptance(length=geometric(0.88, c.depth), source="declared") for c in capacity if c.depth}
+    return Surface(
+        name="h200 grid",
+        axes=(Axis(algorithm="EAGLE", depths=tuple(range(1, 11))),),
+        levels=tuple(at.values()),
+        found=eagle(3),
+        tok_s=tok_s,
+        acceptance=acceptance,
+        capacity=capacity,
+        frontier=tuple(frontier),
+        load_s=55.0,
+        tokens=640,
+        prompts=3,
+        engine="sglang",
+        facts=(("kernel_step_tokens", "128"), ("num_experts", "128"), ("num_experts_per_tok", "10")),
+    )
+
+
 FAMILIES = ("smooth", "plateau", "cliff", "crash", "capacity", "collapse", "null", "hurts")
 
 
