@@ -482,6 +482,20 @@ def test_apply_and_undo(stand: Stand) -> None:
     assert not Path(stand.place.lasting_folder).exists()
 
 
+def test_a_service_that_did_not_run_before_does_not_run_afterwards(stand: Stand) -> None:
+    (stand.root / "state").write_text("inactive\n")
+    stand.arm()
+    lasting = deploy.lasting_dropin("/bin/x", when="today", ran=False).encode()
+    for verb, stdin in (("put", b"abc"), ("keep", lasting)):
+        assert stand.hand(verb, "t1", str(len(stdin)), stdin=stdin) == 0
+    stand.hand("start", "t1")
+    stand.hand("commit", "t1")
+    assert stand.text("state") == "active"
+    stand.arm("t2")
+    assert stand.hand("undo", "t2") == 0
+    assert (stand.files, stand.text("state")) == (set(), "inactive")
+
+
 def test_apply_that_is_never_committed_is_taken_back(stand: Stand) -> None:
     stand.arm()
     stand.hand("keep", "t1", "3", stdin=b"new")

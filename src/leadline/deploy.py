@@ -209,12 +209,18 @@ def trial_dropin(found: Found, exec_start: str, settings: Deploy, *, start_limit
     return "\n".join(lines) + "\n"
 
 
-def lasting_dropin(exec_start: str, *, when: str, files: Sequence[LaunchFile] = ()) -> str:
-    """The drop-in that ``apply`` leaves: the new ExecStart, the files that it names, and nothing else."""
+NOT_RUNNING = "# The service was not running before."
+"""What the hand looks for when it takes a lasting setting back."""
+
+
+def lasting_dropin(exec_start: str, *, when: str, files: Sequence[LaunchFile] = (), ran: bool = True) -> str:
+    """The drop-in that ``apply`` leaves: the new ExecStart, the files that it names, and nothing else. ``ran``: whether the service ran before."""
     return (
         f"# leadline: applied {when}. `leadline restore` takes it back; to do that by hand, remove this file,\n"
         "# then `systemctl daemon-reload` and restart the service.\n"
-        f"[Service]\nExecStart=\nExecStart={exec_start}\n" + "".join(f"{line}\n" for line in _credentials(files))
+        + ("" if ran else NOT_RUNNING + "\n")
+        + f"[Service]\nExecStart=\nExecStart={exec_start}\n"
+        + "".join(f"{line}\n" for line in _credentials(files))
     )
 
 

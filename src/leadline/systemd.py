@@ -409,7 +409,8 @@ class SystemdSupervisor:
         where, shown = self._host.where(), self._host.show()
         wanted = parse(text, self._surroundings(shown, text), engine=self._engine)
         trial = self._trial_text(text, shown, to_journal=False, files=files).encode()
-        lasting = deploy.lasting_dropin(text, when=datetime.now(UTC).isoformat(timespec="seconds"), files=files).encode()
+        now, ran = datetime.now(UTC).isoformat(timespec="seconds"), self._found is None or self._found.running
+        lasting = deploy.lasting_dropin(text, when=now, files=files, ran=ran).encode()
         try:
             # under /run until it is verified: a reboot in between must not bring up what nobody has seen working
             self._hold.refuse(self._hold.change("put", str(len(trial)), stdin=trial), where.dropin)

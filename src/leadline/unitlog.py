@@ -19,7 +19,7 @@ class UnitLog:
 
     def __init__(self, target: Target, scope: tuple[str, ...], invocation: str, since_s: float, limit_bytes: int) -> None:
         self._target, self._scope, self._invocation = target, scope, invocation
-        self._since_s, self._limit_bytes = since_s - 1.0, limit_bytes
+        self._since_s, self._limit_bytes = max(0.0, since_s - 1.0), limit_bytes
         self._recent: set[str] = set()
         self._data = bytearray()
         self._dropped = 0

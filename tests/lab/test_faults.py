@@ -172,7 +172,7 @@ def test_kill_9(lab: Lab, events: Sequence[str]) -> None:
     break_all(lab, events, "kill -9 of leadline", kill)
 
 
-@every_event
+@some_or_every_event
 def test_ssh_killed(lab: Lab, events: Sequence[str]) -> None:
     def cut(driver: Driver) -> float:
         driver.cut()
@@ -181,7 +181,7 @@ def test_ssh_killed(lab: Lab, events: Sequence[str]) -> None:
     break_all(lab, events, "ssh killed", cut)
 
 
-@every_event
+@some_or_every_event
 def test_host_reboot(lab: Lab, events: Sequence[str]) -> None:
     def reboot(driver: Driver) -> float:
         begin = time.monotonic()

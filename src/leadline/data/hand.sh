@@ -232,6 +232,7 @@ commit)
 undo)
     hold "$2"
     : >"$dir/undo" && : >"$dir/kept" || exit 74
+    ! grep -qx '# The service was not running before.' "$lasting" || echo inactive >"$dir/active" || exit 74
     again "the lasting setting was taken back"
     ;;
 restore)
