@@ -129,7 +129,7 @@ def test_bench_and_doctor_of_a_unit(lab: Lab, service: str, tmp_path: Path) -> N
     assert level["failed"] == []
     assert told["result"]["round_trip_ms"] > 0
     (finding, *_) = json.loads(leadline(lab, tmp_path, "doctor", TARGET, "--json"))["findings"]
-    assert finding["cls"] == "healthy"
+    assert finding["class"] == "healthy"
     assert facts(lab) == before
     assert lab.traces() == ""
 
