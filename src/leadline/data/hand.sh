@@ -64,7 +64,7 @@ arm() {
     [ -d "$folder" ] || : >"$dir/made-folder" || return 74
     : >"$dir/alive" && beat || return 74
     # systemd refuses to reload with less than 16 MiB free under /run, and without a reload nothing can be put back: room for that day
-    head -c 20971520 /dev/zero >"$dir/ballast" || return 74
+    fallocate -l 20971520 "$dir/ballast" 2>/dev/null || head -c 20971520 /dev/zero >"$dir/ballast" || return 74
     ctl reset-failed "$timer.service" 2>/dev/null
     set -- "$1" --quiet --unit="$timer" --description="leadline restores $unit when it is not renewed" --service-type=oneshot
     [ "$scope" = user ] && set -- "$@" --user
