@@ -30,6 +30,7 @@ def recorded() -> tuple[Surface, ...]:
         sglang_22246("glm-4.7-fp8-partial", range(1, 6)),
         h200_end_to_end(),
         h200_decode_windows(),
+        h200_grid(),
         llamacpp_demo(),
     )
 
