@@ -28,7 +28,7 @@ from leadline.errors import HostTimeout, HostUnreachable
 from .host import HERE, Lab
 
 EVENTS = ("planned", "intended", "deployed", "failed", "ready", "measured", "observed", "restored", "decided", "concluded", "applying")
-SOME = ("intended", "ready", "applying")
+SOME = ("intended", "deployed", "ready", "measured", "restored", "applying")
 NAMES = [f"ll-{event}.service" for event in EVENTS]
 DEADMAN_S = 24.0
 BOUND_S = deploy.restore_bound_s(Deploy(deadman_s=DEADMAN_S, stop_grace_s=2.0))
@@ -172,7 +172,7 @@ def test_kill_9(lab: Lab, events: Sequence[str]) -> None:
     break_all(lab, events, "kill -9 of leadline", kill)
 
 
-@some_or_every_event
+@every_event
 def test_ssh_killed(lab: Lab, events: Sequence[str]) -> None:
     def cut(driver: Driver) -> float:
         driver.cut()
@@ -181,7 +181,7 @@ def test_ssh_killed(lab: Lab, events: Sequence[str]) -> None:
     break_all(lab, events, "ssh killed", cut)
 
 
-@some_or_every_event
+@every_event
 def test_host_reboot(lab: Lab, events: Sequence[str]) -> None:
     def reboot(driver: Driver) -> float:
         begin = time.monotonic()
