@@ -4,7 +4,7 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup tune test test-lab test-lab-failed lab-faults lint inspect-bench load-bench decide-bench diagnose-bench lock clean
+.PHONY: setup tune test test-lab lab-faults lint inspect-bench load-bench decide-bench diagnose-bench lock clean
 
 setup: $(VENV)/.ready
 
@@ -41,10 +41,6 @@ test: lint $(VENV)/.server $(VENV)/.browser
 # needs root: boots a real systemd and sshd in user-mode Linux on this machine, one guest a worker
 test-lab: setup
 	$(BIN)/python -m pytest -n 2 --dist loadgroup --durations 12 -m "lab and not faults" tests/lab
-
-# what failed in the last test-lab
-test-lab-failed: setup
-	$(BIN)/python -m pytest --last-failed --last-failed-no-failures none -m "lab and not faults" tests/lab
 
 # the whole fault suite: eight kinds of fault at eleven events of a campaign, and the table of it
 lab-faults: setup
