@@ -231,6 +231,7 @@ def test_a_containers_process_belongs_to_the_unit_that_runs_it(lab: Lab, unit: s
     lab.root.write("/usr/local/bin/docker", DOCKER, mode=0o755)
     lab.root.write("/etc/systemd/system/box.service", BOX)
     lab.sh("systemctl daemon-reload; systemctl start box.service")
+    lab.wait_for_port(8096)  # by then the scope, which is a transient unit with a file of its own, is there
     before = lab.files()
     service = open_unit(lab, "root", "box.service")
     try:
@@ -243,6 +244,7 @@ def test_a_containers_process_belongs_to_the_unit_that_runs_it(lab: Lab, unit: s
         assert service.stop(launch).by == "leadline"
         assert service.listeners(8096) == ()
         assert "runs as found" in service.restore()
+        lab.wait_for_port(8096)
         assert (lab.files(), lab.traces()) == (before, "")
     finally:
         service.close()
