@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tarfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -48,6 +49,28 @@ WantedBy=multi-user.target
 """
 
 
+class Look(msgspec.Struct, frozen=True, kw_only=True):
+    """What one unit is found to be."""
+
+    active: bool
+    command: str
+    """Of its main process, as /proc has it; its arguments joined by blanks."""
+    invocation: str
+    dropins: tuple[str, ...]
+    loaded: bool
+    """systemd has read its files as they are."""
+    held: bool
+    """leadline's folder for it stands."""
+
+    @property
+    def clean(self) -> bool:
+        return self.active and self.loaded and not self.held
+
+    @property
+    def original(self) -> bool:
+        return self.clean and not self.dropins and self.command.endswith("--spec-draft-n-max 4")
+
+
 class Lab:
     """One running instance; commands go as root over an own connection."""
 
@@ -63,7 +86,7 @@ class Lab:
 
     def _connect(self) -> None:
         self.root = SshTarget("lab", ssh=self.ssh)
-        self.sh("mount -o remount,size=320M /run")  # leadline sets 20 MiB aside for each of up to eleven units
+        self.sh("mount -o remount,size=160M /run")  # leadline sets 20 MiB aside for each of a few units
 
     def _tool(self, verb: str, *options: str) -> str:
         done = subprocess.run(
@@ -139,33 +162,45 @@ class Lab:
         shown = (parse_show(part) for part in text.split("\n\n"))
         return {one.get("Id"): one for one in shown if one.get("Id")}
 
-    def original(self, names: list[str]) -> list[str]:
-        """Those units that are active, run the command of their unit file, and have nothing of leadline's on them."""
+    def looks(self, names: Sequence[str]) -> dict[str, Look]:
+        """Each unit as it is now, from systemd, from /proc and from leadline's folder."""
         if not names:
-            return []
+            return {}
         text = self.sh(
-            'systemctl show -p Id,ActiveState,MainPID,DropInPaths,NeedDaemonReload -- "$@"; echo; echo "Held=$(ls /run/leadline 2>/dev/null | tr "\\n" " ")"; '
-            'for p in $(systemctl show -p MainPID --value -- "$@"); do printf "Process%s=" "$p"; tr "\\0" " " <"/proc/$p/cmdline" 2>/dev/null; echo; done',
+            'systemctl show -p Id,ActiveState,MainPID,InvocationID,DropInPaths,NeedDaemonReload -- "$@" | while IFS= read -r line; do '
+            'echo "$line"; case $line in MainPID=*) printf Command=; tr "\\0" " " <"/proc/${line#*=}/cmdline" 2>/dev/null; echo ;; esac; done; '
+            'echo; echo "Held=$(echo /run/leadline/*)"',
             *names,
         )
-        every = parse_show(text)
-        held = every.get("Held").split()
-        found = []
+        held = {path.rpartition("/")[2] for path in parse_show(text).get("Held").split()}
+        found = {}
         for part in text.split("\n\n"):
             one = parse_show(part)
-            command = every.get(f"Process{one.get('MainPID')}").rstrip()
-            clean = (
-                one.get("Id").removesuffix(".service") not in held and not one.get("DropInPaths") and one.get("NeedDaemonReload") == "no"
-            )
-            if one.get("Id") and clean and one.get("ActiveState") == "active" and command.endswith("--spec-draft-n-max 4"):
-                found.append(one.get("Id"))
+            if one.get("Id"):
+                found[one.get("Id")] = Look(
+                    active=one.get("ActiveState") == "active",
+                    command=one.get("Command").rstrip(),
+                    invocation=one.get("InvocationID"),
+                    dropins=tuple(one.get("DropInPaths").split()),
+                    loaded=one.get("NeedDaemonReload") == "no",
+                    held=one.get("Id").removesuffix(".service") in held,
+                )
         return found
 
-    def restored_at(self, since_s: float) -> dict[str, float]:
-        """When the hand said of each unit that it is as found again; seconds since the epoch by the guest's clock, which is the host's."""
+    def original(self, names: Sequence[str]) -> list[str]:
+        """Those units that are active, run the command of their unit file, and have nothing of leadline's on them."""
+        return [name for name, look in self.looks(names).items() if look.original]
+
+    def held(self) -> set[str]:
+        """Units that leadline's folder names: a glance that costs the guest next to nothing."""
+        return {f"{path.rpartition('/')[2]}.service" for path in self.sh("echo /run/leadline/*").split()}
+
+    def restored(self, since_s: float) -> dict[str, tuple[float, int]]:
+        """When the dead-man said of each unit that it is as found again (seconds since the epoch by the guest's clock, which is the
+        host's), and how long after leadline's last sign of life."""
         said = self.sh('journalctl --no-pager -o short-unix -g "as found again" --since="@$1" || true', str(int(since_s)))
-        found = re.findall(r"^([\d.]+) .*leadline: (\S+): as found again", said, re.MULTILINE)
-        return {unit: float(at) for at, unit in found}
+        found = re.findall(r"^([\d.]+) .*leadline: (\S+): as found again .*, (\d+) s after its last sign of life", said, re.MULTILINE)
+        return {unit: (float(at), int(silent_s)) for at, unit, silent_s in found}
 
     def traces(self) -> str:
         """Everything of leadline's that stands on the host; empty when nothing does."""
@@ -177,8 +212,8 @@ class Lab:
     def files(self) -> str:
         """Every file, link and folder that systemd reads units from, with its content's digest."""
         return self.sh(
-            "cd / && find etc/systemd run/systemd/system run/systemd/transient usr/local -mindepth 1 2>/dev/null | sort | while read -r f; do "
-            'if [ -L "$f" ]; then echo "$f -> $(readlink "$f")"; elif [ -f "$f" ]; then sha256sum "$f"; else echo "$f/"; fi; done'
+            "cd / && find etc/systemd run/systemd/system run/systemd/transient usr/local -mindepth 1 "
+            "\\( -type l -printf '%p -> %l\\n' -o -type d -printf '%p/\\n' -o -exec sha256sum {} + \\) 2>/dev/null | sort"
         )
 
 

@@ -16,6 +16,7 @@
 
 export LC_ALL=C
 umask 022
+state='' deadman=''
 trap '' HUP INT PIPE # a cut connection or a Ctrl-C must not stop half-way
 
 ctl() { if [ "$scope" = user ]; then systemctl --user "$@"; else systemctl "$@"; fi; }
@@ -36,14 +37,21 @@ look() {
 shown() { ctl show -p ExecStart --value -- "$unit" | sed 's/ ; ignore_errors=.*//'; }
 say() { echo "<5>leadline: $unit: $*" >&2; } # <5>: systemd's mark for a notice
 
-# Seconds since boot: no step of the wall clock makes the dead-man early or late.
-now() {
+# Sets up and up_cs, seconds and hundredths since boot: no step of the wall clock makes the dead-man early or late.
+clock() {
     read -r up _ </proc/uptime
-    echo "${up%.*}"
+    up_cs=${up%.*}${up#*.} up=${up%.*}
 }
 
 # Overwrites in place, so that a full disk cannot make a living leadline look dead.
-beat() { printf '%-15s\n' "$(now)" 1<>"$dir/alive"; }
+beat() { clock && printf '%-15s\n' "$up" 1<>"$dir/alive"; }
+
+# Sets silent: seconds since leadline's last sign of life.
+silence() {
+    read -r alive <"$dir/alive" && clock || return 76
+    case $alive in '' | *[!0-9]*) alive=0 ;; esac
+    silent=$((up - alive))
+}
 
 hold() { # TOKEN (empty: anybody's), seconds to wait for the lock (0: not at all)
     [ -d "$dir" ] || exit 76
@@ -117,28 +125,31 @@ unkeep() { # the lasting drop-in away, or the one before it back
     return 0
 }
 
-halt() {
-    look
+halt() { # from the state that was looked at last
+    clock
+    began_cs=$up_cs kill_cs=$((up_cs + 100 * grace_s))
     case $state in
     inactive | failed) ;;
     *) ctl stop --no-block -- "$unit" || return 75 ;;
     esac
-    half_s=0
     while :; do
         look
         case $state in
         inactive | failed) [ -z "$(left)" ] && return 0 ;;
         esac
-        half_s=$((half_s + 1))
+        clock
         # some engines never end while a client is connected; a requested stop that needs KILL is no crash
-        if [ $((half_s % (2 * grace_s))) -eq 0 ]; then ctl kill -s KILL -- "$unit" 2>/dev/null; fi
-        [ "$half_s" -gt $((2 * grace_s + 120)) ] && return 75
-        sleep 0.5
+        if [ "$up_cs" -ge "$kill_cs" ]; then
+            ctl kill -s KILL -- "$unit" 2>/dev/null
+            kill_cs=$((up_cs + 100 * grace_s))
+        fi
+        [ $((up_cs - began_cs)) -gt $((100 * (grace_s + 60))) ] && return 75
+        sleep 0.2
     done
 }
 
 start() {
-    ctl reset-failed -- "$unit" 2>/dev/null
+    [ "$state" = inactive ] || ctl reset-failed -- "$unit" 2>/dev/null
     ctl start --no-block -- "$unit" || return 75
 }
 
@@ -174,7 +185,6 @@ restore() {
         *) ctl reset-failed -- "$unit" 2>/dev/null ;;
         esac
     fi
-    if [ ! -e "$dir/undo" ] && [ "$(shown)" != "$(cat "$dir/exec")" ]; then say "note: the unit's own files were changed meanwhile"; fi
     return 0
 }
 
@@ -186,9 +196,13 @@ clean() {
 }
 
 again() { # restore, or leave it to the next tick; a service that does not come up is not started for ever
-    tries=$(($(cat "$dir/tries" 2>/dev/null || echo 0) + 1)) reloads=yes
+    tries=0 reloads=yes
+    [ ! -e "$dir/tries" ] || read -r tries <"$dir/tries"
+    tries=$((tries + 1))
     if restore; then
-        say "as found again ($1)"
+        silence
+        say "as found again ($1)${deadman:+, $silent s after its last sign of life}"
+        if [ ! -e "$dir/undo" ] && [ "$(shown)" != "$(cat "$dir/exec")" ]; then say "note: the unit's own files were changed meanwhile"; fi
     elif [ "$reloads" = no ]; then
         say "not yet as found ($1): daemon-reload failed"
         return 75
@@ -215,10 +229,16 @@ put | keep)
     beat
     "$1" "$3"
     ;;
-halt | start)
+halt)
     hold "$2"
     beat
-    "$1"
+    look
+    halt
+    ;;
+start)
+    hold "$2"
+    beat
+    start
     ;;
 kill)
     hold "$2"
@@ -240,10 +260,10 @@ restore)
     again "$2"
     ;;
 check) # mostly nothing is due, which costs no process beyond this one
-    read -r alive <"$dir/alive" && read -r up _ </proc/uptime || exit 76
-    case $alive in '' | *[!0-9]*) alive=0 ;; esac
-    [ $((${up%.*} - alive)) -ge "$period_s" ] || exit 0
+    silence || exit 76
+    [ "$silent" -ge "$period_s" ] || exit 0
     hold "" 0
+    deadman=yes
     again "leadline was silent for $period_s s"
     ;;
 esac
