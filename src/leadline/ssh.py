@@ -21,9 +21,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import IO
 
 from .errors import DiskFull, HostCommandFailed, HostKeyRefused, HostTimeout, HostUnreachable, NeedsRights
+from .socketfolder import SocketFolder
 from .target import Completed, free_port
 
 # Replaces $1 (mode $2, $3 bytes) by standard input, or changes nothing: a cut connection delivers fewer bytes.
@@ -76,9 +78,9 @@ class SshTarget:
         self._forwards: dict[int, int] = {}
         runtime = os.environ.get("XDG_RUNTIME_DIR", "")
         usable = runtime and len(runtime) < _SOCKET_PATH_LIMIT - 30 and os.access(runtime, os.W_OK)
-        self._dir = tempfile.mkdtemp(prefix="leadline-", dir=runtime if usable else "/tmp")
-        self._socket = f"{self._dir}/s"
-        atexit.register(self.close)
+        self._parent = Path(runtime if usable else "/tmp")
+        self._folder: SocketFolder | None = None
+        self._socket = ""
 
     # -- the port ------------------------------------------------------------------------------------------------------
 
@@ -139,10 +141,9 @@ class SshTarget:
         atexit.unregister(self.close)
         with self._lock:
             self._hang_up()
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(self._socket)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir(self._dir)
+            if self._folder is not None:
+                self._folder.remove()
+                self._folder = None
 
     # -- beyond the port -----------------------------------------------------------------------------------------------
 
@@ -169,7 +170,10 @@ class SshTarget:
             if self._alive():
                 return
             self._hang_up()
-            os.makedirs(self._dir, mode=0o700, exist_ok=True)
+            if self._folder is None:
+                self._folder = SocketFolder(self._parent)
+                self._socket = str(self._folder.path / "s")
+                atexit.register(self.close)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(self._socket)  # a connection that was killed leaves its socket, and ssh would not share the next one over it
             options = {
@@ -189,7 +193,7 @@ class SshTarget:
             }
             flags = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
             hello = "echo leadline-hello $(id -u) $(id -un); exec cat"
-            self._said = tempfile.TemporaryFile(dir=self._dir)  # noqa: SIM115 - closed in _hang_up
+            self._said = tempfile.TemporaryFile(dir=self._folder.path)  # noqa: SIM115 - closed in _hang_up
             self._master = subprocess.Popen(
                 [*self._ssh, *flags, *self._where, "--", self.name, f"sh -c {shlex.quote(hello)}"],
                 stdin=subprocess.PIPE,
