@@ -6,6 +6,7 @@ import os
 import re
 import shlex
 import subprocess
+import time
 from pathlib import Path
 
 import msgspec
@@ -253,7 +254,8 @@ show)
     *) echo "MainPID=7"; echo "ActiveState=$(cat state)"; echo "InvocationID=$(cat invocation)"; echo "ControlGroup=" ;;
     esac ;;
 daemon-reload) [ ! -e no-reload ] || { echo "Connection timed out" >&2; exit 1; } ;;
-stop) case $* in *timer*) rm -f timer ;; *) echo inactive >state ;; esac ;;
+stop) case $* in *timer*) rm -f timer ;; *) [ -e no-stop ] || echo inactive >state ;; esac ;;
+kill) echo inactive >state ;;
 start) [ ! -e no-start ] || exit 1; echo active >state; fresh ;;
 is-active) [ -e timer ] ;;
 esac
@@ -304,7 +306,7 @@ class Stand:
 
     @property
     def files(self) -> set[str]:
-        kept = {"bin", "state", "invocation", "count", "log", "timers", "timer", "no-reload", "no-start"}
+        kept = {"bin", "state", "invocation", "count", "log", "timers", "timer", "no-reload", "no-start", "no-stop"}
         return {
             str(p.relative_to(self.root)) for p in self.root.rglob("*") if p.is_file() and p.relative_to(self.root).parts[0] not in kept
         }
@@ -363,7 +365,7 @@ def test_the_deadman_waits_for_its_period(stand: Stand) -> None:
     stand.age(7)
     assert stand.hand("check") == 0
     assert stand.files == set()
-    assert "silent" in stand.said
+    assert re.search(r"silent for 6 s\), [78] s after its last sign of life", stand.said)
     assert stand.text("state") == "active"
 
 
@@ -409,6 +411,17 @@ def test_a_failed_reload_is_taken_back(stand: Stand) -> None:
     (stand.root / "no-reload").touch()
     assert stand.hand("put", "t1", "3", stdin=b"abc") == 75
     assert not Path(stand.place.dropin).exists()
+
+
+def test_a_trial_that_does_not_end_is_ended_after_its_grace(stand: Stand) -> None:
+    stand.arm()
+    stand.hand("put", "t1", "3", stdin=b"abc")
+    (stand.root / "no-stop").touch()
+    begin = time.monotonic()
+    assert stand.hand("halt", "t1") == 0
+    assert time.monotonic() - begin >= stand.settings.stop_grace_s
+    assert stand.text("log").count("kill -s KILL") == 1
+    assert stand.text("state") == "inactive"
 
 
 def test_the_deadman_tries_until_it_works(stand: Stand) -> None:
