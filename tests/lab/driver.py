@@ -93,7 +93,8 @@ def one(target: SshTarget, deploy: Deploy, depth: int, places: int, event: str, 
     if event in ("ready", "measured", "observed", "applied") and depth == NEVER_READY:
         depth = HANGING
     try:
-        with Paused(folder, event) as book:
+        book = Paused(folder, event)
+        with book:
             play(service, event, depth, book, deploy)
     except LeadlineError as error:
         print(f"error {event} {error.id}: {error.message}", flush=True)

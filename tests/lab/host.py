@@ -56,6 +56,8 @@ class Look(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     """Of its main process, as /proc has it; its arguments joined by blanks."""
     invocation: str
+    started_s: float
+    """Its main process; seconds since the epoch by the guest's clock, which is the host's."""
     dropins: tuple[str, ...]
     loaded: bool
     """systemd has read its files as they are."""
@@ -167,12 +169,14 @@ class Lab:
         if not names:
             return {}
         text = self.sh(
-            'systemctl show -p Id,ActiveState,MainPID,InvocationID,DropInPaths,NeedDaemonReload -- "$@" | while IFS= read -r line; do '
+            'systemctl show -p Id,ActiveState,MainPID,ExecMainStartTimestampMonotonic,InvocationID,DropInPaths,NeedDaemonReload -- "$@" | while IFS= read -r line; do '
             'echo "$line"; case $line in MainPID=*) printf Command=; tr "\\0" " " <"/proc/${line#*=}/cmdline" 2>/dev/null; echo ;; esac; done; '
-            'echo; echo "Held=$(echo /run/leadline/*)"',
+            'echo; echo "Held=$(echo /run/leadline/*)"; date +Now=%s.%N; read -r up _ </proc/uptime; echo "Up=$up"',
             *names,
         )
-        held = {path.rpartition("/")[2] for path in parse_show(text).get("Held").split()}
+        every = parse_show(text)
+        held = {path.rpartition("/")[2] for path in every.get("Held").split()}
+        boot_s = float(every.get("Now")) - float(every.get("Up"))
         found = {}
         for part in text.split("\n\n"):
             one = parse_show(part)
@@ -181,6 +185,7 @@ class Lab:
                     active=one.get("ActiveState") == "active",
                     command=one.get("Command").rstrip(),
                     invocation=one.get("InvocationID"),
+                    started_s=boot_s + (one.number("ExecMainStartTimestampMonotonic") or 0) / 1e6,
                     dropins=tuple(one.get("DropInPaths").split()),
                     loaded=one.get("NeedDaemonReload") == "no",
                     held=one.get("Id").removesuffix(".service") in held,

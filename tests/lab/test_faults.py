@@ -138,6 +138,23 @@ def _units(lab: Lab) -> Iterator[None]:
     lab.remove(NAMES)
 
 
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one unit; a line of the tally."""
+
+    event: str
+    at: str
+    """``trial`` (leadline held the unit), ``lasting`` or ``nothing``."""
+    back: bool
+    seconds: float | None = None
+    """From the fault until the unit was as found; for a trial."""
+    silent_s: int | None = None
+    """The host's own count, from leadline's very last renewal until then."""
+
+    def late(self, fault: Fault) -> bool:
+        counted = [self.seconds, self.silent_s if fault.final else None]
+        return not self.back or any(seconds > fault.bound_s for seconds in counted if seconds is not None)
+
+
 def break_all(lab: Lab, events: Sequence[str], fault: Fault) -> None:
     """Bring every unit to its event, break, watch, compare."""
     units = dict(zip(NAMES, events, strict=False))
@@ -151,56 +168,69 @@ def break_all(lab: Lab, events: Sequence[str], fault: Fault) -> None:
         there_s = time.monotonic() - began
         broken = fault.inflict(driver)
         broken_at_s = time.time() - (time.monotonic() - broken)
-        back_s = watch(lab, units, fault, broken)
+        seen = watch(lab, units, fault, broken)
     finally:
         said = driver.end()
-    told = lab.restored(broken_at_s)
-    # the host's journal says more exactly than a look now and then when a unit was back
-    back_s |= {unit: max(0.0, at_s - broken_at_s) for unit, (at_s, _) in told.items() if unit in back_s}
-    timed = trials | set(told)
-    faults = [
-        {
-            "event": event,
-            "at": "trial" if unit in timed else "lasting" if event in LASTING else "nothing",
-            "back": unit in back_s,
-            "seconds": round(back_s[unit], 1) if unit in timed & set(back_s) else None,
-            "silent_s": told[unit][1] if unit in told else None,
-        }
-        for unit, event in units.items()
-    ]
+    outcomes = settle(lab, units, trials, seen, broken_at_s)
+    row = {"kind": fault.kind, "bound_s": fault.bound_s, "there_s": round(there_s, 1), "faults": msgspec.to_builtins(outcomes)}
     with Path(os.environ.get("LEADLINE_TALLY", "/dev/null")).open("a") as tally:
-        tally.write(json.dumps({"kind": fault.kind, "bound_s": fault.bound_s, "there_s": round(there_s, 1), "faults": faults}) + "\n")
-    assert set(back_s) == set(units), f"never back: {faults}\n{lab.looks(list(units))}\n{said}"
-    assert all(back_s[unit] <= fault.bound_s for unit in timed), f"later than {fault.bound_s} s: {faults}\n{said}"
-    if fault.final:  # then the host's own count, from the very last renewal, must be within the bound, too
-        assert all(silent_s <= fault.bound_s for _, silent_s in told.values()), f"later than {fault.bound_s} s: {faults}\n{said}"
+        tally.write(json.dumps(row) + "\n")
+    late = [outcome for outcome in outcomes if outcome.late(fault)]
+    assert not late, f"not as it should be {fault.bound_s} s after the fault: {late}\n{lab.looks(list(units))}\n{said}"
     fault.mend()
-    for unit in (unit for unit, event in units.items() if event in LASTING):
+    take_back(lab, [unit for unit, event in units.items() if event in LASTING])
+    assert lab.files() == before_files
+    assert {shown.get("UnitFileState") for shown in lab.show(NAMES).values()} == {"enabled"}
+    after = lab.looks(NAMES)
+    assert all(look.original for look in after.values())
+    if fault.final:
+        still = {unit for unit, event in units.items() if event in UNTOUCHED} | set(NAMES) - set(units)
+        restarted = {unit for unit in still if after[unit].invocation != before[unit].invocation}
+        assert not restarted, "leadline had not yet taken it"
+
+
+def watch(lab: Lab, units: dict[str, str], fault: Fault, broken: float) -> dict[str, tuple[float, Look]]:
+    """Each unit at the first look that finds its original command running, or what was applied, with nothing else of leadline's on it,
+    and when that look was (seconds from the fault)."""
+    seen: dict[str, tuple[float, Look]] = {}
+    while len(seen) < len(units) and time.monotonic() < broken + fault.bound_s + 60.0:
+        with contextlib.suppress(HostUnreachable, HostTimeout):
+            held = lab.held()
+            for unit, look in lab.looks([unit for unit in units if unit not in seen and unit not in held]).items():
+                if is_applied(unit, look) if units[unit] in LASTING else look.original:
+                    seen[unit] = time.monotonic() - broken, look
+        time.sleep(1.0)
+    return seen
+
+
+def settle(
+    lab: Lab, units: dict[str, str], trials: set[str], seen: dict[str, tuple[float, Look]], broken_at_s: float
+) -> tuple[Outcome, ...]:
+    """When each unit was as found: the dead-man's word in the host's journal is more exact than a look now and then, and counts if the
+    process that the look found had started by then. Without its word (a reboot) the look counts."""
+    told, outcomes = lab.restored(broken_at_s), []
+    for unit, event in units.items():
+        at = "trial" if unit in trials or unit in told else "lasting" if event in LASTING else "nothing"
+        if unit not in seen:
+            outcomes.append(Outcome(event=event, at=at, back=False))
+            continue
+        seconds, look = seen[unit]
+        if unit in told:
+            seconds = max(0.0, told[unit][0] - broken_at_s, look.started_s - broken_at_s)
+        silent_s = told[unit][1] if unit in told else None
+        outcomes.append(Outcome(event=event, at=at, back=True, seconds=round(seconds, 1) if at == "trial" else None, silent_s=silent_s))
+    return tuple(outcomes)
+
+
+def take_back(lab: Lab, applied: list[str]) -> None:
+    """``leadline restore`` of what was applied; nothing else of leadline's may be on the host, before and after that."""
+    for unit in applied:
         assert lab.traces().split() == [f"/etc/systemd/system/{unit}.d/zz-leadline.conf"]
         SystemdSupervisor(lab.root, unit, target_name=unit, settings=SETTINGS).take_back()
     until = time.monotonic() + 10.0
     while lab.traces() and time.monotonic() < until:
         time.sleep(0.5)
     assert lab.traces() == ""
-    assert lab.files() == before_files
-    assert {shown.get("UnitFileState") for shown in lab.show(list(units)).values()} == {"enabled"}
-    after = lab.looks(NAMES)
-    assert all(look.original for look in after.values())
-    disturbed = {unit for unit in units if unit not in timed and units[unit] in UNTOUCHED and after[unit] != before[unit]}
-    assert not disturbed or not fault.final, f"restarted before leadline had taken it: {disturbed}"
-
-
-def watch(lab: Lab, units: dict[str, str], fault: Fault, broken: float) -> dict[str, float]:
-    """Seconds from the fault until each unit runs its original command, or what was applied, with nothing else of leadline's on it."""
-    back_s: dict[str, float] = {}
-    while len(back_s) < len(units) and time.monotonic() < broken + fault.bound_s + 60.0:
-        with contextlib.suppress(HostUnreachable, HostTimeout):
-            held = lab.held()
-            for unit, look in lab.looks([unit for unit in units if unit not in back_s and unit not in held]).items():
-                if is_applied(unit, look) if units[unit] in LASTING else look.original:
-                    back_s[unit] = time.monotonic() - broken
-        time.sleep(1.0)
-    return back_s
 
 
 def is_applied(unit: str, look: Look) -> bool:
