@@ -18,7 +18,8 @@ E   end: monotonic ns ``<q``, then one of the words of :data:`ENDS`, optionally 
 H   this process's own figures, JSON
 === ==========================================================================================================
 
-Frames are written when a request ends and for long ones every second, so that a kill loses one second at most.
+Frames are made when a request ends and for long ones every second, and written four times a second, so that a kill loses little
+more than a second.
 """
 
 from __future__ import annotations
@@ -46,10 +47,13 @@ CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
 FLUSH_S = 1.0
 # The kernel has the times, so there is no hurry to read: with many streams, waiting a moment for more of them saves most of the
 # wake-ups. It shows as lag, and delays the next request of a connection by as much.
-GATHER_S = 0.0002
+GATHER_S = 0.0005
 GATHER_BELOW = 16
-READ_BYTES = 16384  # an event is some 200 bytes; a larger buffer costs more to allocate than it saves in calls
+READ_BYTES = 4096  # an event is some 200 bytes; a larger buffer costs more to allocate than it saves in calls
+FRAMES_BYTES = 65536
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
+EDGE = IN | select.EPOLLRDHUP | select.EPOLLET
+"""An established connection is reported once for what comes: a read that fills its buffer, or sees the other end close, is tried again."""
 
 
 class Flow:
@@ -129,6 +133,11 @@ class Loop:
         self.ready: list[tuple[int, int]] = []
         self.epoll = select.epoll()
         self.flows: dict[int, Flow] = {}
+        self.hot: list[Flow | None] = [None]
+        """By file descriptor: those of :attr:`flows` that are established."""
+        self.frames = bytearray()
+        self.news = 0
+        """Requests that ended and were not yet told to whoever started us."""
         self.idle: list[Flow] = []
         self.left = len(self.requests)
         self.stopped = ""
@@ -141,13 +150,22 @@ class Loop:
     # -- trace ---------------------------------------------------------------------------------------------------------
 
     def frame(self, tag: str, request: int, *parts: bytes | bytearray | memoryview) -> None:
-        size = sum(map(len, parts))
-        pieces: list[bytes | bytearray | memoryview] = [HEADER.pack(ord(tag), request, size), *parts]
-        written = os.writev(self.trace, pieces)
-        if written != size + HEADER.size:  # a signal or a full disk in between: finish it or fail loudly
-            rest = memoryview(b"".join(pieces))[written:]
-            while rest:
-                rest = rest[os.write(self.trace, rest) :]
+        self.frames += HEADER.pack(ord(tag), request, sum(map(len, parts)))
+        for part in parts:
+            self.frames += part
+        if len(self.frames) > FRAMES_BYTES:
+            self.store()
+
+    def store(self) -> None:
+        """Write the frames made so far, and tell how many requests ended."""
+        with memoryview(self.frames) as rest:
+            at = 0
+            while at < len(rest):  # a signal or a full disk in between: finish it or fail loudly
+                at += os.write(self.trace, rest[at:])
+        self.frames.clear()
+        if self.news:
+            os.write(1, b"." * self.news)
+            self.news = 0
 
     def sample_clocks(self) -> None:
         before = time.monotonic_ns()
@@ -193,6 +211,7 @@ class Loop:
         flow.used = 0
         self.flows[flow.fd] = flow
         self.epoll.register(flow.fd, IN | OUT)
+        self.hot += [None] * (flow.fd + 1 - len(self.hot))
         code = sock.connect_ex(self.address)
         if code not in (0, errno.EINPROGRESS):
             self.broken(flow, "refused", os.strerror(code))
@@ -211,7 +230,8 @@ class Loop:
 
     def usable(self, flow: Flow) -> None:
         flow.connected = True
-        self.epoll.modify(flow.fd, IN)
+        self.hot[flow.fd] = flow
+        self.epoll.modify(flow.fd, EDGE)
         if flow.request >= 0:
             self.send_first(flow)
         else:
@@ -234,6 +254,7 @@ class Loop:
     def drop(self, flow: Flow) -> None:
         if flow.sock is not None:
             self.flows.pop(flow.fd, None)
+            self.hot[flow.fd] = None
             flow.sock.close()  # closing also takes it out of the epoll set
             flow.sock = flow.recvmsg = flow.tls = None
         flow.connected = False
@@ -304,7 +325,8 @@ class Loop:
         self.send(flow)
         self.frame("S", request, times)  # behind the send: a file that is slow to write must not look like a slow server
 
-    def send(self, flow: Flow) -> None:
+    def send(self, flow: Flow, *, waiting: bool = False) -> None:
+        """Send what the socket takes. ``waiting``: it was watched for room before."""
         assert flow.sock is not None
         try:
             sent = flow.sock.send(flow.out)
@@ -314,9 +336,16 @@ class Loop:
             # the server may have answered before it closed: read that first, the read side ends the request
             if error.errno not in (errno.EPIPE, errno.ECONNRESET):
                 raise
-            sent = len(flow.out)
+            flow.out = b""
+            self.watch(flow)
+            return
         flow.out = flow.out[sent:]
-        self.epoll.modify(flow.fd, IN | OUT if flow.out else IN)
+        if flow.out or waiting:
+            self.watch(flow)
+
+    def watch(self, flow: Flow) -> None:
+        """Have an established connection reported for all it waits for, also for what came before."""
+        self.epoll.modify(flow.fd, EDGE | OUT if flow.out else EDGE)
 
     def end(self, flow: Flow, how: str, detail: str = "") -> None:
         number, now = flow.request, time.monotonic_ns()
@@ -328,7 +357,7 @@ class Loop:
         flow.request, flow.sent_ns = -1, 0
         self.freed_ns = now
         self.left -= 1
-        os.write(1, b".")
+        self.news += 1
         for follower in self.followers.pop(number, ()):
             heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
         if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers):
@@ -450,7 +479,7 @@ class Loop:
                     self.usable(flow)
             return
         if event & OUT and flow.out:
-            self.send(flow)
+            self.send(flow, waiting=True)
 
     def receive(self, flow: Flow) -> bytes:
         """Bytes of a handshake; empty when there are none or the connection ended."""
@@ -468,6 +497,8 @@ class Loop:
     def play(self) -> None:
         """The hot path. Per readable socket: one ``recvmsg``, four appends, one comparison."""
         poll, flows, clock = self.epoll.poll, self.flows, time.monotonic_ns
+        hot = self.hot
+        again: list[Flow] = []
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
         next_tick = next_flush = clock()
         encrypted, gather = self.context is not None, self.kernel_clock
@@ -483,29 +514,34 @@ class Loop:
             if self.ready and (self.open_loop or self.ready[0][0] > now):
                 wait = min(wait, self.ready[0][0] - now)
             # poll() rounds up to whole ms: sleep the whole ones, then look without sleeping
-            events = poll(max(0, wait // 1_000_000) / 1e3, 4096)
+            events = poll(0 if again else max(0, wait // 1_000_000) / 1e3, 4096)
             self.polls += 1
-            if gather and len(events) < GATHER_BELOW <= len(flows):
+            if gather and len(events) < GATHER_BELOW <= len(flows) and not again:
                 time.sleep(GATHER_S)
-                events = poll(0, 4096)
+                events += poll(0, 4096)
+            if again:
+                events += [(flow.fd, IN) for flow in again if hot[flow.fd] is flow]
+                again.clear()
             for fd, event in events:
-                if fd == 0:
-                    self.stopped = "the process that started the load is gone"
-                    break
-                flow = flows.get(fd)
-                if flow is None:
+                flow = hot[fd]
+                if flow is None or event & OUT:
+                    if fd == 0:
+                        self.stopped = "the process that started the load is gone"
+                        break
+                    if fd in flows:
+                        self.ready_flow(flows[fd], event)
                     continue
-                if not flow.connected or event & OUT:
-                    self.ready_flow(flow, event)
-                    continue
+                recvmsg = flow.recvmsg
                 try:
-                    chunk, extra, _, _ = flow.recvmsg(READ_BYTES, 32)
+                    chunk, extra, _, _ = recvmsg(READ_BYTES, 32)
                 except BlockingIOError:
                     continue
                 except OSError as error:
                     self.broken(flow, "reset", error.strerror or "")
                     continue
                 at = clock()
+                if event != IN or len(chunk) == READ_BYTES:
+                    again.append(flow)
                 if encrypted and chunk:
                     plain = self.decrypt(flow, chunk)
                     if plain is None:
@@ -545,7 +581,8 @@ class Loop:
         self.broken(flow, "complete" if complete else "eof")
 
     def check(self, now: int, *, flush: bool) -> None:
-        """A few times a second: idle timeouts, the level's limit, long requests to the file."""
+        """A few times a second: idle timeouts, the level's limit, what there is to the file."""
+        self.store()
         if flush:
             self.sample_clocks()
         if now > self.limit_ns:
@@ -601,6 +638,7 @@ class Loop:
         health["peak_bytes"] = peak_bytes()
         health["stopped"] = self.stopped
         self.frame("H", 0, json.dumps(health).encode())
+        self.store()
 
     def on_signal(self, number: int, _: object) -> None:
         self.stopped = signal.Signals(number).name
