@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -25,7 +26,9 @@ def delta(text: str, **more: object) -> bytes:
 
 
 def answered(raw: bytes, how: str = "complete", **asked: object) -> reduce.Reading:
-    trace = RequestTrace(0, sent_ns=1, how=how, kernel_ns=[0], read_ns=[2], read_end=[len(raw)], raw=bytearray(raw))
+    trace = RequestTrace(
+        0, sent_ns=1, how=how, kernel_ns=np.array([0]), read_ns=np.array([2]), read_end=np.array([len(raw)]), raw=bytearray(raw)
+    )
     return reduce.reduce(trace, reduce.Asked("p", 9, **asked), start_ns=0, monotonic=lambda ns: ns)  # type: ignore[arg-type]
 
 
@@ -91,6 +94,44 @@ def test_the_bulk_reader_agrees_with_the_plain_one(texts: list[str], done: bool)
     for event, end in zip(*regular, strict=True):
         plain.take(event, end)
     assert vars(bulk) == vars(plain)
+
+
+pieces_of_text = st.text(alphabet='ab"\\n{}:,é\x00', max_size=4) | st.sampled_from(['","', '"content":"', "data: "])
+plain_events = st.builds(lambda text, spaced: delta(text) if spaced else delta(text).replace(b'": ', b'":'), pieces_of_text, st.booleans())
+other_events = st.sampled_from(
+    [
+        b'{"choices":[{"delta":{"content":"x"},"finish_reason":"stop"}]}',
+        b'{"choices":[{"delta":{"content":"x","tool_calls":[{"n":1}]}}]}',
+        b'{"choices":[{"delta":{"content":"x"},"logprobs":{"content":[{"token":"y"}]}}]}',
+        b'{"meta":{"content":"m"},"choices":[{"delta":{"content":"m"}}]}',
+        b'{"choices":[],"usage":{"completion_tokens":3}}',
+        b'{"error":{"message":"no"}}',
+        b'{"choices":[{"delta":{"content":"a\\"}}]}',
+        b'{"choices":[{"delta":{"content":"',
+        b'{"choices":[{"delta":{"content":"\xff"}}]}',
+        b"[DONE]",
+    ]
+)
+
+
+@settings(deadline=None, max_examples=400)
+@given(st.lists(plain_events | other_events, min_size=1, max_size=8) | st.lists(other_events, min_size=1, max_size=1).map(lambda e: e * 4))
+def test_a_run_of_like_events_is_read_as_each_of_them_would_be(events: list[bytes]) -> None:
+    bulk, plain = reduce._Stream(), reduce._Stream()
+    ends = list(range(10, 10 + len(events)))
+    bulk.take_all(events, ends)
+    for event, end in zip(events, ends, strict=True):
+        plain.take(event, end)
+    assert vars(bulk) == vars(plain)
+
+
+def test_most_of_a_usual_stream_is_one_run() -> None:
+    texts = ["\n", "héllo", "", " x", "\t\\"]
+    last = [b'{"choices":[{"delta":{},"finish_reason":"stop"}]}', b"[DONE]"]
+    events = [delta(text) for text in texts]
+    found = reduce.run_of([b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', *events, *last])
+    assert found == (1, 1 + len(texts), texts)
+    assert reduce.run_of([*events[:2], delta('"'), *events[2:]]).texts == [], "left to the parser"
 
 
 @pytest.mark.parametrize(
@@ -195,9 +236,9 @@ def test_gaps_of_events_that_shared_a_late_read_are_counted(lag_ms: float, unsur
         0,
         sent_ns=1,
         how="complete",
-        kernel_ns=kernel,
-        read_ns=[k + int(lag_ms * 1e6) for k in kernel],
-        read_end=ends,
+        kernel_ns=np.array(kernel),
+        read_ns=np.array(kernel) + int(lag_ms * 1e6),
+        read_end=np.array(ends),
         raw=bytearray(b"".join(reads)),
     )
     result = reduce.reduce(trace, reduce.Asked("p", 9), start_ns=0, monotonic=lambda ns: ns).result

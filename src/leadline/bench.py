@@ -178,11 +178,10 @@ def warm_up(url: str, level: Level, model: str, settings: Measure, options: meas
         return
     prompts = measure.prompts_of(level.workload, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(16, settings.max_tokens))
     closed = Level(workload=level.workload, concurrency=max(1, level.concurrency))
-    tried = measure.play(url, closed, prompts, block=WARM_UP_BLOCK, model=model, settings=settings, options=options)
-    if all(request.outcome is not Outcome.OK for request in tried.requests):
-        first = tried.requests[0]
+    failed = measure.rehearse(url, closed, prompts, block=WARM_UP_BLOCK, model=model, settings=settings, options=options)
+    if failed is not None:
         raise NotServing(
-            url=url, why=f"all {count} warm-up requests failed: {first.outcome.value} {first.detail}", fix="run `leadline doctor` on it"
+            url=url, why=f"all {count} warm-up requests failed: {failed.outcome.value} {failed.detail}", fix="run `leadline doctor` on it"
         )
 
 

@@ -119,7 +119,7 @@ class RealHands:
             count=max(1, level.concurrency) * wanted.warmup_requests,
             max_tokens=min(WARM_UP_TOKENS, wanted.max_tokens),
         )
-        measure.play(base_url, level, prompts, block=WARM_UP_BLOCK, model=model, settings=wanted)
+        measure.rehearse(base_url, level, prompts, block=WARM_UP_BLOCK, model=model, settings=wanted)
 
     def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
         wanted = self.settings.measure

@@ -12,9 +12,11 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
+
+import numpy as np
 
 from . import promptfile, stream, workload
 from .config import Measure
@@ -77,11 +79,44 @@ def play(
     ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``tick`` is told the number of ended requests.
     Raises NotServing when no connection can be made at all, BadTarget, DiskFull, MeasurementInvalid.
     """
+    plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options)
+    if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
+        stream.play(plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots)), path=options.path)
+    before = cpu_s() if cpu_s is not None else None
+    trace = _load(plan, level, block, options, tick)
+    after = cpu_s() if cpu_s is not None else None
+    readings = list(reduced(trace, prompts, options))
+    return summary(readings, level, block, trace, server_cpu_s=after - before if before is not None and after is not None else None)
+
+
+def rehearse(
+    base_url: str, level: Level, prompts: Sequence[Prompt], *, block: int, model: str, settings: Measure, options: Options = PLAIN
+) -> RequestResult | None:
+    """Play ``prompts`` for their effect on the server only. Returns ``None``, or the first failure when not one was answered."""
+    plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options)
+    trace = _load(plan, level, block, options)
+    failed = None
+    for reading in reduced(trace, prompts, options):
+        if reading.result.outcome is Outcome.OK:
+            return None
+        failed = failed or reading.result
+    return failed
+
+
+def _load(plan: Plan, level: Level, block: int, options: Options, tick: Callable[[int], None] | None = None) -> Trace:
+    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
+    return stream.play(plan, processes=options.processes or _load_processes(plan.connections), keep=keep, path=options.path, tick=tick)
+
+
+def plan_of(
+    base_url: str, level: Level, prompts: Sequence[Prompt], *, block: int, model: str, settings: Measure, options: Options = PLAIN
+) -> Plan:
+    """What a load process plays for ``prompts`` at ``level``."""
     bodies = [body(prompt, model=model, settings=settings, options=options) for prompt in prompts]
     open_loop = level.rate_rps is not None
     dues = arrivals(level, len(prompts), seed=settings.seed, block=block)
     numbers = {prompt.prompt_id: number for number, prompt in enumerate(prompts)}
-    plan = Plan(
+    return Plan(
         endpoint=planning.endpoint(base_url),
         shots=tuple(
             Shot(
@@ -101,18 +136,6 @@ def play(
         ca_file=options.ca_file,
         headers=options.headers,
     )
-    if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
-        stream.play(plan._replace(open_loop=False, shots=tuple(Shot(data) for data in bodies)), path=options.path)
-    before = cpu_s() if cpu_s is not None else None
-    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
-    trace = stream.play(plan, processes=options.processes or _load_processes(plan.connections), keep=keep, path=options.path, tick=tick)
-    after = cpu_s() if cpu_s is not None else None
-    asked = [
-        reducing.Asked(prompt.prompt_id, prompt.max_tokens, options.ignore_eos or prompt.ignore_eos, options.keep_text)
-        for prompt in prompts
-    ]
-    readings = reduced(trace, asked)
-    return summary(readings, level, block, trace, server_cpu_s=after - before if before is not None and after is not None else None)
 
 
 @functools.lru_cache(16)
@@ -201,15 +224,13 @@ def arrivals(level: Level, count: int, *, seed: int, block: int) -> tuple[float 
     return tuple(dues)
 
 
-def reduced(trace: Trace, asked: Sequence[reducing.Asked]) -> list[reducing.Reading]:
+def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN) -> Iterator[reducing.Reading]:
     """Every request that was asked for, in order; one without a trace (the load was killed before) counts as aborted."""
     start = min((request.sent_ns for request in trace.requests.values() if request.sent_ns), default=0)
-    return [
-        reducing.reduce(
-            trace.requests.get(number) or stream.RequestTrace(number, detail="not sent"), what, start_ns=start, monotonic=trace.monotonic
-        )
-        for number, what in enumerate(asked)
-    ]
+    for number, prompt in enumerate(prompts):
+        asked = reducing.Asked(prompt.prompt_id, prompt.max_tokens, options.ignore_eos or prompt.ignore_eos, options.keep_text)
+        request = trace.requests.get(number) or stream.RequestTrace(number, detail="not sent")
+        yield reducing.reduce(request, asked, start_ns=start, monotonic=trace.monotonic)
 
 
 def summary(
@@ -237,12 +258,12 @@ def summary(
 
 def client_health(readings: Sequence[reducing.Reading], trace: Trace) -> ClientHealth:
     """The load generator's own figures, and whether they allow the level to count."""
-    lags = sorted(lag / 1e6 for reading in readings for lag in reading.lags_ns)
+    lags = np.concatenate([reading.lags_ns for reading in readings]) if readings else np.empty(0)
     reads = sum(reading.reads for reading in readings)
     merged = sum(reading.merged for reading in readings)
     total_reads = sum(len(request.read_ns) for request in trace.requests.values())
-    kernel = bool(lags) and len(lags) >= 0.99 * total_reads
-    p99 = percentile(lags, 0.99)
+    kernel = len(lags) > 0 and len(lags) >= 0.99 * total_reads
+    p50, p99 = (np.quantile(lags, (0.5, 0.99)) / 1e6).tolist() if len(lags) else (0.0, 0.0)
     durations = [reading.result.e2e_ms for reading in readings if reading.result.e2e_ms is not None]
     typical_ms = statistics.median(durations) if durations else 0.0
     busiest = max((_busy(health) for health in trace.healths), default=0.0)
@@ -253,7 +274,7 @@ def client_health(readings: Sequence[reducing.Reading], trace: Trace) -> ClientH
         why = f"a load process was busy {busiest:.0%} of the time"
     return ClientHealth(
         clock="kernel" if kernel else "user",
-        lag_ms_p50=percentile(lags, 0.5),
+        lag_ms_p50=p50,
         lag_ms_p99=p99,
         merged_share=merged / reads if reads else 0.0,
         cpu_s=sum(cast(float, health["cpu_s"]) for health in trace.healths),
@@ -276,23 +297,6 @@ def percentile(ordered: Sequence[float], share: float) -> float:
     low = math.floor(at)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (at - low)
-
-
-def warmup(base_url: str, model: str, concurrency: int, settings: Measure, options: Options = PLAIN) -> tuple[RequestResult, ...]:
-    """Send ``settings.warmup_requests`` requests on each of ``concurrency`` connections; they count for nothing, but their failures show."""
-    count = settings.warmup_requests * max(1, concurrency)
-    prompts = [
-        Prompt(
-            prompt_id=f"warm-up-{number}",
-            messages=(("user", f"Count from {number} to {number + 9}."),),
-            max_tokens=min(16, settings.max_tokens),
-        )
-        for number in range(count)
-    ]
-    if not prompts:
-        return ()
-    level = Level(workload="warm-up", concurrency=max(1, concurrency))
-    return play(base_url, level, prompts, block=0, model=model, settings=settings, options=options).requests
 
 
 def ask(

@@ -7,14 +7,16 @@ import collections
 import contextlib
 import hashlib
 import itertools
+import re
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from ..records import Outcome, RequestResult
 from . import sse, wire
-from .trace import RequestTrace
+from .trace import Numbers, RequestTrace
 
 _LATE_NS = 1_000_000
 """A read this late may hold events that came apart: the kernel keeps the last one's time only. An earlier read holds a burst."""
@@ -38,7 +40,7 @@ class Reading(NamedTuple):
     sent_ns: int
     last_ns: int
     """Time of the last token-bearing event; 0 when there was none."""
-    lags_ns: list[int]
+    lags_ns: Numbers
     """``read - kernel`` of every read that has a stamp."""
     reads: int
     """Reads that finished at least one token-bearing event."""
@@ -92,6 +94,61 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Chunk)
+_strings = msgspec.json.Decoder(list[str])
+_CONTENT = re.compile(rb'"content": ?"')
+
+
+def _text(chunk: _Chunk) -> str:
+    """The text of a chunk that says nothing else; empty when it does, or holds none."""
+    if len(chunk.choices) != 1 or chunk.usage is not None or chunk.timings is not None or chunk.error is not _ABSENT:
+        return ""
+    choice = chunk.choices[0]
+    delta = choice.delta
+    if choice.finish_reason is not None or (delta is not None and delta.tool_calls is not _ABSENT):
+        return ""
+    return (choice.text if delta is None else delta.content) or ""
+
+
+class Run(NamedTuple):
+    """Neighbouring events that differ in nothing but their text."""
+
+    begin: int
+    end: int
+    texts: list[str]
+
+
+def run_of(events: Sequence[bytes]) -> Run:
+    """The run around the middle of ``events`` (each without line breaks), read at a tenth of what parsing its JSON costs.
+
+    A stream repeats everything but the text: what stands before and behind the text of one parsed event is cut off all of them, and
+    put back to see that nothing else differed. Empty where that cannot be said for certain.
+    """
+    middle, nothing = len(events) // 2, Run(0, 0, [])
+    sample = events[middle]
+    found = _CONTENT.search(sample)
+    if found is None:
+        return nothing
+    head, tail = sample[: found.end()], sample[sample.find(b'"', found.end()) :]
+    try:
+        plain = _text(_decoder.decode(sample)).encode() == sample[len(head) : len(sample) - len(tail)]
+    except msgspec.DecodeError:
+        return nothing
+    if not plain or b'"content"' in tail:
+        return nothing
+    begin, end = 0, len(events)
+    while not (events[begin].startswith(head) and events[begin].endswith(tail)):
+        begin += 1
+    while not (events[end - 1].startswith(head) and events[end - 1].endswith(tail)):
+        end -= 1
+    run, first, behind = events[begin:end], len(head), -len(tail)
+    parts = [event[first:behind] for event in run]
+    if head + (tail + head).join(parts) + tail != b"".join(run) or b'"' in b"".join(parts):
+        return nothing
+    try:
+        texts = _strings.decode(b'["' + b'","'.join(parts) + b'"]')
+    except msgspec.DecodeError:
+        return nothing
+    return Run(begin, end, texts) if len(texts) == len(run) else nothing
 
 
 class _Stream:
@@ -123,7 +180,22 @@ class _Stream:
         self.take_chunk(chunk, end)
 
     def take_all(self, events: list[bytes], ends: Sequence[int]) -> None:
-        """The same as :meth:`take` on each, at a third of the cost. No event holds a line break."""
+        """The same as :meth:`take` on each, at a fraction of the cost. No event holds a line break."""
+        run = run_of(events)
+        if not run.texts or not all(run.texts):
+            self.take_lines(events, ends)
+            return
+        self.take_lines(events[: run.begin], ends[: run.begin])
+        self.events += run.end - run.begin
+        self.texts += run.texts
+        self.times_at += ends[run.begin : run.end]
+        self.counts += [0] * (run.end - run.begin)
+        self.take_lines(events[run.end :], ends[run.end :])
+
+    def take_lines(self, events: Sequence[bytes], ends: Sequence[int]) -> None:
+        """The same, for events that differ in more than their text."""
+        if not events:
+            return
         last = len(events) - (events[-1] == b"[DONE]")
         lines = b"\n".join(events[:last])
         chunks: list[_Chunk] = []
@@ -135,20 +207,17 @@ class _Stream:
             for data, end in zip(events, ends, strict=True):
                 self.take(data, end)
             return
-        self.done = last < len(events)
+        self.done = self.done or last < len(events)
         self.events += len(events)
         texts, times_at, counts = self.texts.append, self.times_at.append, self.counts.append
         for chunk, end in zip(chunks, ends, strict=False):
-            if len(chunk.choices) == 1 and chunk.usage is None and chunk.timings is None and chunk.error is _ABSENT:
-                choice = chunk.choices[0]
-                delta = choice.delta
-                text = choice.text if delta is None else delta.content
-                if text and choice.finish_reason is None and (delta is None or delta.tool_calls is _ABSENT):
-                    texts(text)
-                    times_at(end)
-                    counts(0)
-                    continue
-            self.take_chunk(chunk, end)
+            text = _text(chunk)
+            if text:
+                texts(text)
+                times_at(end)
+                counts(0)
+            else:
+                self.take_chunk(chunk, end)
 
     def take_chunk(self, chunk: _Chunk, end: int) -> None:
         counted: int | None = None
@@ -214,13 +283,14 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
         else:
             rest = _read_events(answer.pieces, stream)
     stamps, lags = _stamps(trace, monotonic)
-    which = _reads_of(stream.times_at, trace.read_end)
-    times = [stamps[index] for index in which]
-    carried = collections.Counter(which)
+    which = np.searchsorted(trace.read_end, stream.times_at)  # the read that brought the byte before each offset
+    times = stamps[which]
+    reads = int(np.count_nonzero(np.diff(which))) + 1 if len(which) else 0
+    shared = which.tolist() if reads < len(which) else []
     tokens, source = _tokens(stream)
     outcome, detail = _outcome(trace, answer, stream, rest, streamed, tokens, asked)
     text = "".join(stream.texts)
-    said, timed = _said(stream), _timed(trace.sent_ns, times, stream.counts, tokens, _unknown(which, lags, len(trace.read_ns)))
+    said, timed = _said(stream), _timed(trace.sent_ns, times, stream.counts, tokens, _unknown(shared, lags, len(trace.read_ns)))
     return Reading(
         result=RequestResult(
             prompt_id=asked.prompt_id,
@@ -246,44 +316,32 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
             gaps_unsure=timed.gaps_unsure,
         ),
         sent_ns=trace.sent_ns,
-        last_ns=times[-1] if times else 0,
+        last_ns=int(times[-1]) if len(times) else 0,
         lags_ns=lags,
-        reads=len(carried),
-        merged=len(carried) - list(carried.values()).count(1),
+        reads=reads,
+        merged=sum(carried > 1 for carried in collections.Counter(shared).values()),
     )
 
 
-def _reads_of(offsets: list[int], read_end: list[int]) -> list[int]:
-    """The read that brought the byte before each offset (both ascending)."""
-    which: list[int] = []
-    read = 0
-    for offset in offsets:
-        while read_end[read] < offset:
-            read += 1
-        which.append(read)
-    return which
-
-
-def _stamps(trace: RequestTrace, monotonic: Callable[[int], int]) -> tuple[list[int], list[int]]:
+def _stamps(trace: RequestTrace, monotonic: Callable[[int], int]) -> tuple[Numbers, Numbers]:
     """When each read's bytes came (monotonic ns; the read's own time where the kernel gave no stamp), and the lags of the stamped."""
-    stamped = [stamp for stamp in trace.kernel_ns if stamp]
-    if not stamped:
-        return trace.read_ns, []
-    if len(stamped) == len(trace.kernel_ns):
-        stamps = _shifted(stamped, monotonic)
-        return stamps, [read - stamp for read, stamp in zip(trace.read_ns, stamps, strict=True)]
-    stamps = [monotonic(stamp) if stamp else read for stamp, read in zip(trace.kernel_ns, trace.read_ns, strict=True)]
-    return stamps, [read - stamp for read, stamp, raw in zip(trace.read_ns, stamps, trace.kernel_ns, strict=True) if raw]
+    stamped = trace.kernel_ns != 0
+    if stamped.all():
+        stamps = _shifted(trace.kernel_ns, monotonic)
+        return stamps, trace.read_ns - stamps
+    stamps = trace.read_ns.copy()
+    stamps[stamped] = _shifted(trace.kernel_ns[stamped], monotonic)
+    return stamps, (trace.read_ns - stamps)[stamped]
 
 
-def _shifted(stamps: list[int], monotonic: Callable[[int], int]) -> list[int]:
+def _shifted(stamps: Numbers, monotonic: Callable[[int], int]) -> Numbers:
     """Each stamp on the monotonic clock; those within a second of one another share one look at the two clocks."""
-    shifted: list[int] = []
-    while len(shifted) < len(stamps):
-        first = stamps[len(shifted)]
-        shift = monotonic(first) - first
-        stop = bisect.bisect_left(stamps, first + _ONE_CLOCK_NS, len(shifted) + 1)
-        shifted += [stamp + shift for stamp in stamps[len(shifted) : stop]]
+    shifted, at = stamps.copy(), 0
+    while at < len(stamps):
+        first = int(stamps[at])
+        stop = max(at + 1, int(np.searchsorted(stamps, first + _ONE_CLOCK_NS)))
+        shifted[at:stop] += monotonic(first) - first
+        at = stop
     return shifted
 
 
@@ -318,24 +376,25 @@ class _Timed(NamedTuple):
     gaps_unsure: int = 0
 
 
-def _unknown(which: list[int], lags: list[int], reads: int) -> set[int]:
+def _unknown(which: list[int], lags: Numbers, reads: int) -> set[int]:
     """Events whose own time is not known: not the last of their read, and the read was late (``which``: read of each event)."""
-    if len(lags) != reads:
+    if not which or len(lags) != reads:
         return set()
     pairs = enumerate(itertools.pairwise(which))
     return {event for event, (read, following) in pairs if read == following and lags[read] > _LATE_NS}
 
 
-def _timed(sent_ns: int, times: list[int], counts: list[int], tokens: int, unknown: set[int]) -> _Timed:
-    if not times:
+def _timed(sent_ns: int, times: Numbers, counts: list[int], tokens: int, unknown: set[int]) -> _Timed:
+    if not len(times):
         return _Timed()
+    began_ns, ended_ns = int(times[0]), int(times[-1])
     first = counts[0] or 1
     later = tokens - first
-    gaps = tuple((after - before) // 100 / 1e4 for before, after in itertools.pairwise(times))
+    gaps = tuple((np.diff(times) // 100 / 1e4).tolist())
     return _Timed(
-        ttft_ms=(times[0] - sent_ns) / 1e6,
-        e2e_ms=(times[-1] - sent_ns) / 1e6,
-        tpot_ms=(times[-1] - times[0]) / 1e6 / later if later > 0 else None,
+        ttft_ms=(began_ns - sent_ns) / 1e6,
+        e2e_ms=(ended_ns - sent_ns) / 1e6,
+        tpot_ms=(ended_ns - began_ns) / 1e6 / later if later > 0 else None,
         tokens_first=first,
         step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
         step_gap_ms=gaps,

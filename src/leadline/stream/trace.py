@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import bisect
-import itertools
 import json
 import struct
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.int64]
+
 _HEADER = struct.Struct("<BxxxII")
+
+
+def _none() -> Numbers:
+    return np.empty(0, np.int64)
 
 
 @dataclass
@@ -27,10 +34,10 @@ class RequestTrace:
     how: str = ""
     """One of the words of :data:`leadline.stream.loop.ENDS`; empty = the record breaks off (the load process was killed)."""
     detail: str = ""
-    kernel_ns: list[int] = field(default_factory=list)
+    kernel_ns: Numbers = field(default_factory=_none)
     """Receive stamp of each read, 0 where the kernel gave none."""
-    read_ns: list[int] = field(default_factory=list)
-    read_end: list[int] = field(default_factory=list)
+    read_ns: Numbers = field(default_factory=_none)
+    read_end: Numbers = field(default_factory=_none)
     """Bytes read so far, after each read."""
     raw: bytearray = field(default_factory=bytearray)
 
@@ -86,16 +93,17 @@ def read(data: bytes) -> Trace:
 def _reads(request: RequestTrace, body: memoryview) -> None:
     (count,) = struct.unpack_from("<I", body)
     at = 4
-    stamps = array("q", bytes(body[at : at + 16 * count]))
+    stamps = np.frombuffer(body, "<i8", 2 * count, at)
+    kernel = stamps[::2] * 1_000_000_000 + stamps[1::2]
     at += 16 * count
-    reads = array("q", bytes(body[at : at + 8 * count]))
+    reads = np.frombuffer(body, "<i8", count, at)
     at += 8 * count
-    lengths = array("I", bytes(body[at : at + 4 * count]))
+    ends = np.frombuffer(body, "<u4", count, at).cumsum(dtype=np.int64)
     at += 4 * count
-    request.kernel_ns += [s * 1_000_000_000 + ns for s, ns in zip(stamps[::2], stamps[1::2], strict=True)]
-    request.read_ns += reads
-    before = request.read_end[-1] if request.read_end else 0
-    request.read_end += [before + total for total in itertools.accumulate(lengths)]
+    if len(request.read_ns):
+        kernel, reads = np.concatenate((request.kernel_ns, kernel)), np.concatenate((request.read_ns, reads))
+        ends = np.concatenate((request.read_end, ends + len(request.raw)))
+    request.kernel_ns, request.read_ns, request.read_end = kernel, reads, ends
     request.raw += body[at:]
 
 
