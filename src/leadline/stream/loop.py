@@ -210,11 +210,14 @@ class Loop:
         flow.connect_ns = flow.started_ns = time.monotonic_ns()
         flow.used = 0
         self.flows[flow.fd] = flow
-        self.epoll.register(flow.fd, IN | OUT)
         self.hot += [None] * (flow.fd + 1 - len(self.hot))
         code = sock.connect_ex(self.address)
         if code not in (0, errno.EINPROGRESS):
             self.broken(flow, "refused", os.strerror(code))
+            return
+        self.epoll.register(flow.fd, IN | OUT)
+        if code == 0 and self.context is None:  # on this machine a connection is there at once
+            self.usable(flow)
 
     def connected(self, flow: Flow) -> None:
         assert flow.sock is not None
