@@ -204,9 +204,13 @@ def test_traces_are_on_disk_even_when_the_load_is_killed(mock: loadmock.Mock, tm
     argv = [sys.executable, "-I", "-S", str(Path(stream.__file__).with_name("loop.py")), str(plan_path), str(trace_path)]
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
-    child.stdout.read(8)  # eight requests ended
+    assert child.stdin is not None
+    child.stdin.write(b"0\n")
+    child.stdin.flush()
+    assert child.stdout.read(1 + 8) == b"r........"  # ready, and eight requests ended
     child.kill()
     child.wait()
+    child.stdin.close()
     child.stdout.close()
     trace = tracing.read(trace_path.read_bytes())
     assert sum(request.how == "complete" for request in trace.requests.values()) >= 8
@@ -224,7 +228,9 @@ def test_a_load_whose_parent_is_gone_stops(mock: loadmock.Mock, tmp_path: Path) 
     child = subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert child.stdout is not None
     assert child.stdin is not None
-    child.stdout.read(2)
+    child.stdin.write(b"0\n")
+    child.stdin.flush()
+    child.stdout.read(1 + 2)
     child.stdin.close()
     assert child.wait(10) == 0
     child.stdout.close()

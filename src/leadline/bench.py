@@ -18,6 +18,7 @@ from .config import Measure, levels
 from .errors import BadLevels, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
 from .target import write_atomically
+from .workload import Prompt
 
 FORMAT = "leadline-bench-1"
 """History: 1 = first."""
@@ -136,7 +137,6 @@ def run(
         round_trip_ms=round_trip_ms,
     )
     for level in planned:
-        warm_up(url, level, result.model, settings, options)
         done = LevelResult(level=level, blocks=())
         while not done.stop:
             done = _next_block(done, result, settings, options, show)
@@ -171,18 +171,12 @@ def headers(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return pairs
 
 
-def warm_up(url: str, level: Level, model: str, settings: Measure, options: measure.Options) -> None:
-    """Uncounted requests like those to be measured."""
+def rehearsal(level: Level, settings: Measure) -> tuple[Prompt, ...]:
+    """Requests like those to be measured, so that what a server sizes and compiles at first use is not measured."""
     count = max(1, level.concurrency) * settings.warmup_requests
     if not count:
-        return
-    prompts = measure.prompts_of(level.workload, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(16, settings.max_tokens))
-    closed = Level(workload=level.workload, concurrency=max(1, level.concurrency))
-    failed = measure.rehearse(url, closed, prompts, block=WARM_UP_BLOCK, model=model, settings=settings, options=options)
-    if failed is not None:
-        raise NotServing(
-            url=url, why=f"all {count} warm-up requests failed: {failed.outcome.value} {failed.detail}", fix="run `leadline doctor` on it"
-        )
+        return ()
+    return measure.prompts_of(level.workload, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(16, settings.max_tokens))
 
 
 def _next_block(
@@ -197,7 +191,10 @@ def _next_block(
     count = max(settings.prompts, per_client) if level.rate_rps is None else max(settings.prompts, round(level.rate_rps * 5))
     prompts = measure.prompts_of(level.workload, settings, block=number, count=count)
     tick = (lambda ended: show(done, ended)) if show is not None else None
-    block = measure.play(result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, tick=tick)
+    first = rehearsal(level, settings) if number == 0 else ()
+    block = measure.play(
+        result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, rehearsal=first, tick=tick
+    )
     blocks = (*done.blocks, block)
     done = LevelResult(level=level, blocks=blocks, stop=_stop(blocks, settings))
     if show is not None:

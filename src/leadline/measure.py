@@ -20,7 +20,7 @@ import numpy as np
 
 from . import promptfile, stream, workload
 from .config import Measure
-from .errors import BadWorkload
+from .errors import BadWorkload, NotServing
 from .promptfile import PromptFile
 from .records import BlockResult, ClientHealth, Level, Outcome, Record, RequestResult
 from .stream import Plan, Shot, Trace
@@ -72,61 +72,84 @@ def play(
     settings: Measure,
     cpu_s: Callable[[], float | None] | None = None,
     options: Options = PLAIN,
+    rehearsal: Sequence[Prompt] = (),
     tick: Callable[[int], None] | None = None,
 ) -> BlockResult:
     """Play ``prompts`` at ``level`` and reduce what happened.
 
-    ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``tick`` is told the number of ended requests.
-    Raises NotServing when no connection can be made at all, BadTarget, DiskFull, MeasurementInvalid.
+    ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``rehearsal`` is played first, on the same
+    connections, and counts for nothing. ``tick`` is told the number of ended requests. Raises NotServing when no connection can be made
+    at all or the whole rehearsal failed, BadTarget, DiskFull, MeasurementInvalid.
     """
-    plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options)
+    plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options, rehearsal=rehearsal)
     if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
-        stream.play(plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots)), path=options.path)
-    before = cpu_s() if cpu_s is not None else None
-    trace = _load(plan, level, block, options, tick)
-    after = cpu_s() if cpu_s is not None else None
-    readings = list(reduced(trace, prompts, options))
+        stream.play(plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots), rehearsed=0), path=options.path)
+    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
+    processes = options.processes or _load_processes(plan.connections)
+    used_s: list[float | None] = []
+
+    def read() -> None:
+        used_s.append(cpu_s() if cpu_s is not None else None)
+
+    trace = stream.play(plan, processes=processes, keep=keep, path=options.path, begin=read, tick=tick)
+    read()
+    before, after = used_s
+    _check_rehearsal(base_url, trace, rehearsal)
+    readings = list(reduced(trace, prompts, options, first=len(rehearsal)))
     return summary(readings, level, block, trace, server_cpu_s=after - before if before is not None and after is not None else None)
+
+
+def _check_rehearsal(base_url: str, trace: Trace, prompts: Sequence[Prompt]) -> None:
+    """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed."""
+    rehearsed = Trace({number: trace.requests.pop(number) for number in range(len(prompts)) if number in trace.requests}, trace.clocks, [])
+    failed = ""
+    for reading in reduced(rehearsed, prompts):
+        if reading.result.outcome is Outcome.OK:
+            return
+        failed = failed or f"all {len(prompts)} warm-up requests failed: {reading.result.outcome.value} {reading.result.detail}"
+    if failed:
+        raise NotServing(url=base_url, why=failed, fix="run `leadline doctor` on it")
 
 
 def rehearse(
     base_url: str, level: Level, prompts: Sequence[Prompt], *, block: int, model: str, settings: Measure, options: Options = PLAIN
-) -> RequestResult | None:
-    """Play ``prompts`` for their effect on the server only. Returns ``None``, or the first failure when not one was answered."""
+) -> None:
+    """Play ``prompts`` for their effect on the server only."""
     plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options)
-    trace = _load(plan, level, block, options)
-    failed = None
-    for reading in reduced(trace, prompts, options):
-        if reading.result.outcome is Outcome.OK:
-            return None
-        failed = failed or reading.result
-    return failed
-
-
-def _load(plan: Plan, level: Level, block: int, options: Options, tick: Callable[[int], None] | None = None) -> Trace:
-    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
-    return stream.play(plan, processes=options.processes or _load_processes(plan.connections), keep=keep, path=options.path, tick=tick)
+    stream.play(plan, processes=options.processes or _load_processes(plan.connections), path=options.path)
 
 
 def plan_of(
-    base_url: str, level: Level, prompts: Sequence[Prompt], *, block: int, model: str, settings: Measure, options: Options = PLAIN
+    base_url: str,
+    level: Level,
+    prompts: Sequence[Prompt],
+    *,
+    block: int,
+    model: str,
+    settings: Measure,
+    options: Options = PLAIN,
+    rehearsal: Sequence[Prompt] = (),
 ) -> Plan:
-    """What a load process plays for ``prompts`` at ``level``."""
-    bodies = [body(prompt, model=model, settings=settings, options=options) for prompt in prompts]
+    """What a load process plays for ``prompts`` at ``level``, after ``rehearsal``."""
+    write = functools.partial(body, model=model, settings=settings, options=options)
     open_loop = level.rate_rps is not None
     dues = arrivals(level, len(prompts), seed=settings.seed, block=block)
-    numbers = {prompt.prompt_id: number for number, prompt in enumerate(prompts)}
+    numbers = {prompt.prompt_id: number for number, prompt in enumerate(prompts, len(rehearsal))}
     return Plan(
         endpoint=planning.endpoint(base_url),
-        shots=tuple(
-            Shot(
-                data,
-                due_s=prompt.due_s if prompt.due_s is not None else due,
-                after=numbers.get(prompt.after, -1),
-                delay_s=prompt.delay_s,
-            )
-            for data, prompt, due in zip(bodies, prompts, dues, strict=True)
+        shots=(
+            *(Shot(write(prompt)) for prompt in rehearsal),
+            *(
+                Shot(
+                    write(prompt),
+                    due_s=prompt.due_s if prompt.due_s is not None else due,
+                    after=numbers.get(prompt.after, -1),
+                    delay_s=prompt.delay_s,
+                )
+                for prompt, due in zip(prompts, dues, strict=True)
+            ),
         ),
+        rehearsed=len(rehearsal),
         connections=min(len(prompts), level.concurrency or max(8, math.ceil(2 * (level.rate_rps or 0.0)))),
         open_loop=open_loop or any(prompt.due_s is not None for prompt in prompts),
         idle_s=settings.idle_timeout_s,
@@ -224,10 +247,11 @@ def arrivals(level: Level, count: int, *, seed: int, block: int) -> tuple[float 
     return tuple(dues)
 
 
-def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN) -> Iterator[reducing.Reading]:
-    """Every request that was asked for, in order; one without a trace (the load was killed before) counts as aborted."""
+def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN, *, first: int = 0) -> Iterator[reducing.Reading]:
+    """Every request that was asked for, in order, from number ``first`` on; one without a trace (the load was killed before) counts as
+    aborted."""
     start = min((request.sent_ns for request in trace.requests.values() if request.sent_ns), default=0)
-    for number, prompt in enumerate(prompts):
+    for number, prompt in enumerate(prompts, first):
         asked = reducing.Asked(prompt.prompt_id, prompt.max_tokens, options.ignore_eos or prompt.ignore_eos, options.keep_text)
         request = trace.requests.get(number) or stream.RequestTrace(number, detail="not sent")
         yield reducing.reduce(request, asked, start_ns=start, monotonic=trace.monotonic)

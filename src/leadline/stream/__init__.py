@@ -5,7 +5,8 @@ them and returns the raw :class:`~leadline.stream.trace.Trace`, which :mod:`~lea
 afterwards.  The life of a request:
 
 1. ``plan`` renders it to bytes before the clock starts.
-2. The load process has its connection open when the request is due, notes the intended time, then sends and notes that.
+2. The load processes connect, play what is to be rehearsed, say so, and start together when told to.  A connection is open when
+   its request is due; the intended time is noted, then the request is sent and that is noted.
 3. Each read is stored with the kernel's receive stamp and the time of the read.
 4. When the response ends (or breaks, stalls, runs past the limit) the bytes go to the trace file, and the next one is sent.
 5. ``wire`` reads the HTTP, ``sse`` the events, ``reduce`` the tokens; an event's time is that of the read that completed it.
@@ -33,6 +34,8 @@ __all__ = ["Endpoint", "Plan", "RequestTrace", "Shot", "Trace", "play"]
 
 _LOOP = Path(__file__).with_name("loop.py")
 _GRACE_S = 5.0
+_TOGETHER_NS = 5_000_000
+"""From the word to start until several processes do."""
 
 
 def resolve(endpoint: Endpoint) -> tuple[str, int]:
@@ -50,12 +53,14 @@ def play(
     processes: int = 1,
     keep: Path | None = None,
     path: str = "/v1/chat/completions",
+    begin: Callable[[], None] | None = None,
     tick: Callable[[int], None] | None = None,
 ) -> Trace:
     """Play ``plan`` and return what happened; request numbers are positions in ``plan.shots``.
 
     ``keep`` is a folder for the trace files (``load-0.trace`` ...), which are complete up to the last second whatever
-    happens to this process; ``tick`` is told the number of ended requests. Interrupting it (KeyboardInterrupt) ends the load
+    happens to this process; ``begin`` is called just before the clock starts; ``tick`` is told the number of ended requests, a few times
+    a second. Interrupting it (KeyboardInterrupt) ends the load
     and re-raises.  Raises NotServing, DiskFull, MeasurementInvalid (a load process died).
     """
     address = resolve(plan.endpoint)
@@ -63,12 +68,16 @@ def play(
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-load-"))) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
         parts = split(plan, processes)
-        if len(parts) > 1:  # they start together, once all have connected
-            at = time.monotonic_ns() + int(1e9 * (0.5 + 0.0005 * plan.connections))
-            parts = [(numbers, part._replace(start_ns=at)) for numbers, part in parts]
         running = [
             stack.enter_context(_Process(folder, number, planning.encode(part, address, path))) for number, (_, part) in enumerate(parts)
         ]
+        for process in running:
+            process.wait_until_ready()
+        if begin is not None:
+            begin()
+        at = time.monotonic_ns() + _TOGETHER_NS if len(running) > 1 else 0
+        for process in running:
+            process.start(at)
         _wait(running, tick)
         found = []
         for (numbers, _), process in zip(parts, running, strict=True):
@@ -93,8 +102,9 @@ def split(plan: Plan, processes: int) -> list[tuple[list[int], Plan]]:
         numbers = [number for number, who in enumerate(owner) if who == process]
         local = {number: index for index, number in enumerate(numbers)}
         shots = tuple(plan.shots[n]._replace(after=local[plan.shots[n].after] if plan.shots[n].after >= 0 else -1) for n in numbers)
+        rehearsed = sum(number < plan.rehearsed for number in numbers)
         share = plan.connections // count + (process < plan.connections % count)
-        parts.append((numbers, plan._replace(shots=shots, connections=share)))
+        parts.append((numbers, plan._replace(shots=shots, connections=share, rehearsed=rehearsed)))
     return parts
 
 
@@ -131,6 +141,16 @@ class _Process:
             stderr=subprocess.PIPE,
         )
         return self
+
+    def wait_until_ready(self) -> None:
+        """Connected and rehearsed. A process that ends instead says why with its status, which :meth:`trace` reads."""
+        assert self._child.stdout is not None
+        os.read(self._child.stdout.fileno(), 1)
+
+    def start(self, at_ns: int) -> None:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            os.write(self._child.stdin.fileno(), b"%d\n" % at_ns)
 
     def news(self) -> bytes:
         assert self._child.stdout is not None

@@ -6,6 +6,9 @@ could wait waits until later: no JSON, no SSE, no chunk decoding, no token count
 moment the kernel received its packet (``SO_TIMESTAMPNS``); the moment we read it is stored beside it, and the
 difference is this process's own lag.
 
+When every connection is there, and what is to be rehearsed has been played on them, it says ``r`` on standard output and waits
+for a line on standard input: the monotonic ns at which to start, 0 = now. Then it says one ``.`` for each request that ended.
+
 PLAN is one line of JSON (:class:`~leadline.stream.plan.Plan` writes it) followed by the bytes of all requests.  TRACE is
 a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
 
@@ -44,6 +47,7 @@ SO_TIMESTAMPNS = 35  # linux/include/uapi/asm-generic/socket.h; the socket modul
 NO_STAMP = bytes(16)
 HEADER = struct.Struct("<BxxxII")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
+GONE = "the process that started the load is gone"
 FLUSH_S = 1.0
 # The kernel has the times, so there is no hurry to read: with many streams, waiting a moment for more of them saves most of the
 # wake-ups. It shows as lag, and delays the next request of a connection by as much.
@@ -126,6 +130,7 @@ class Loop:
         self.reuse = bool(self.plan["reuse"])
         self.kernel_clock = bool(self.plan["kernel_clock"])
         self.requests: list[list[int]] = self.plan["requests"]  # [due_us, after, delay_us, length]
+        self.rehearsed: int = self.plan["rehearsed"]
         self.offsets = [0]
         for request in self.requests:
             self.offsets.append(self.offsets[-1] + request[3])
@@ -138,8 +143,10 @@ class Loop:
         self.frames = bytearray()
         self.news = 0
         """Requests that ended and were not yet told to whoever started us."""
+        self.answered = 0
+        self.rehearsing = False
         self.idle: list[Flow] = []
-        self.left = len(self.requests)
+        self.left = 0
         self.stopped = ""
         self.context: Any = None
         self.first_send_cpu_s = 0.0
@@ -361,9 +368,10 @@ class Loop:
         self.freed_ns = now
         self.left -= 1
         self.news += 1
+        self.answered += how == "complete"
         for follower in self.followers.pop(number, ()):
             heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
-        if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers):
+        if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers or self.rehearsing):
             flow.used += 1
             self.idle.append(flow)
         else:
@@ -435,7 +443,7 @@ class Loop:
     # -- the loop --------------------------------------------------------------------------------------------------------
 
     def prepare(self) -> None:
-        """Connect, then set the clock that arrivals are counted from."""
+        """Connect."""
         if self.plan["tls"]:
             self.context = tls_context(self.plan["tls"])
         primer = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)  # the kernel starts stamping a moment after the first request to
@@ -446,8 +454,13 @@ class Loop:
                 self.kernel_clock = False
         self.primer = primer
         self.sample_clocks()
-        first = [r for r in self.requests if r[1] < 0]
-        for _ in range(min(self.most, len(first))):
+        self.connect_first()
+        self.epoll.register(0, IN)  # end of file: whoever started us is gone
+
+    def connect_first(self) -> None:
+        """As many connections as the first requests can use; those that take longer than they may are given up."""
+        first = sum(after < 0 for _, after, _, _ in self.requests[self.rehearsed :])
+        for _ in range(min(self.most, first) - len(self.flows)):
             self.connect(Flow())
         limit = time.monotonic_ns() + self.connect_ns
         while any(not flow.connected for flow in self.flows.values()):
@@ -458,18 +471,47 @@ class Loop:
             for fd, event in self.epoll.poll(0.05):
                 if fd in self.flows:
                     self.ready_flow(self.flows[fd], event)
-        self.epoll.register(0, IN)  # end of file: whoever started us is gone
-        start = self.plan["start_ns"] or time.monotonic_ns()
+
+    def rehearse(self) -> None:
+        """Play the leading requests in a closed loop and keep their connections; stop if not one was answered."""
+        if not self.rehearsed:
+            return
+        open_loop, self.open_loop = self.open_loop, False
+        self.rehearsing = True
+        self.schedule(time.monotonic_ns(), 0, self.rehearsed)
+        self.play()
+        self.rehearsing, self.open_loop, self.news = False, open_loop, 0
+        if not self.answered:
+            self.stopped = self.stopped or "no request of the rehearsal was answered"
+        for fd, _ in self.epoll.poll(0.01, 4096):  # what the server ended meanwhile is connected again before the clock starts
+            if fd in self.flows:
+                self.drop(self.flows[fd])
+        self.connect_first()
+
+    def begin(self) -> None:
+        """Wait for the word of whoever started us, and set the clock that arrivals are counted from."""
+        os.write(1, b"r")
+        word = os.read(0, 64)
+        if not word:
+            self.stopped = self.stopped or GONE
+        start = max(int(word or b"0"), time.monotonic_ns())
         while time.monotonic_ns() < start:
             time.sleep(max(0.0, min(0.01, (start - time.monotonic_ns()) / 1e9)))
-        self.start_ns = self.freed_ns = start if self.open_loop else time.monotonic_ns()
-        for number, (due_us, after, _, _) in enumerate(self.requests):
+        self.start_ns = start if self.open_loop else time.monotonic_ns()
+        self.schedule(self.start_ns, self.rehearsed, len(self.requests))
+
+    def schedule(self, start_ns: int, first: int, behind: int) -> None:
+        """These requests are to be played, their times counted from ``start_ns``."""
+        for number in range(first, behind):
+            due_us, after, _, _ = self.requests[number]
             if after >= 0:
                 self.followers.setdefault(after, []).append(number)
             else:
-                self.ready.append((self.start_ns + max(due_us, 0) * 1000, number))
+                self.ready.append((start_ns + max(due_us, 0) * 1000, number))
         heapq.heapify(self.ready)
-        self.limit_ns = self.start_ns + int(self.plan["limit_s"] * 1e9)
+        self.freed_ns = start_ns
+        self.left = behind - first
+        self.limit_ns = start_ns + int(self.plan["limit_s"] * 1e9)
 
     def ready_flow(self, flow: Flow, event: int) -> None:
         """Everything but the plain read of an established connection."""
@@ -529,7 +571,7 @@ class Loop:
                 flow = hot[fd]
                 if flow is None or event & OUT:
                     if fd == 0:
-                        self.stopped = "the process that started the load is gone"
+                        self.stopped = GONE
                         break
                     if fd in flows:
                         self.ready_flow(flows[fd], event)
@@ -622,6 +664,8 @@ class Loop:
         gc.collect()
         gc.freeze()
         gc.disable()
+        self.rehearse()
+        self.begin()
         hot = time.process_time()
         wall = time.monotonic_ns()
         self.play()

@@ -53,8 +53,8 @@ class Plan(NamedTuple):
     verify: bool = True
     ca_file: str = ""
     headers: tuple[tuple[str, str], ...] = ()
-    start_ns: int = 0
-    """Monotonic ns at which to start; 0 = as soon as connected."""
+    rehearsed: int = 0
+    """How many of the leading shots are played, one wave after the other, before the clock starts; their connections stay."""
 
 
 def endpoint(url: str) -> Endpoint:
@@ -99,7 +99,7 @@ def encode(plan: Plan, address: tuple[str, int], path: str = "/v1/chat/completio
         "limit_s": plan.limit_s,
         "connect_s": plan.connect_s,
         "kernel_clock": plan.kernel_clock,
-        "start_ns": plan.start_ns,
+        "rehearsed": plan.rehearsed,
         "requests": [
             [-1 if shot.due_s is None else round(shot.due_s * 1e6), shot.after, round(shot.delay_s * 1e6), len(wire)]
             for shot, wire in zip(plan.shots, wires, strict=True)
