@@ -367,7 +367,7 @@ class Loop:
         flow.request, flow.sent_ns = -1, 0
         self.freed_ns = now
         self.left -= 1
-        self.news += 1
+        self.news += not self.rehearsing
         self.answered += how == "complete"
         for follower in self.followers.pop(number, ()):
             heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
@@ -480,7 +480,7 @@ class Loop:
         self.rehearsing = True
         self.schedule(time.monotonic_ns(), 0, self.rehearsed)
         self.play()
-        self.rehearsing, self.open_loop, self.news = False, open_loop, 0
+        self.rehearsing, self.open_loop = False, open_loop
         if not self.answered:
             self.stopped = self.stopped or "no request of the rehearsal was answered"
         for fd, _ in self.epoll.poll(0.01, 4096):  # what the server ended meanwhile is connected again before the clock starts
