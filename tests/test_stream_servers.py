@@ -14,6 +14,7 @@ import pytest
 
 from leadline import measure
 from leadline.config import Measure
+from leadline.errors import NotServing
 from leadline.records import BlockResult, Level, Outcome
 from leadline.workload import Prompt
 
@@ -84,12 +85,14 @@ def serving(script: Script, context: ssl.SSLContext | None = None) -> Iterator[S
 
 
 def play(
-    server: Server, count: int = 3, concurrency: int = 1, scheme: str = "http", prompt: str = "hello", **options: object
+    server: Server, count: int = 3, concurrency: int = 1, scheme: str = "http", prompt: str = "hello", rehearsed: int = 0, **options: object
 ) -> BlockResult:
     prompts = [Prompt(prompt_id=str(n), messages=(("user", prompt),), max_tokens=4) for n in range(count)]
+    rehearsal = [Prompt(prompt_id=f"r{n}", messages=(("user", "rehearsal"),), max_tokens=4) for n in range(rehearsed)]
     level = Level(workload="x", concurrency=concurrency)
     url = f"{scheme}://localhost:{server.port}" if scheme == "https" else f"http://127.0.0.1:{server.port}"
-    return measure.play(url, level, prompts, block=0, model="m", settings=SETTINGS, options=measure.Options(**options))  # type: ignore[arg-type]
+    chosen = measure.Options(**options)  # type: ignore[arg-type]
+    return measure.play(url, level, prompts, block=0, model="m", settings=SETTINGS, options=chosen, rehearsal=rehearsal)
 
 
 def served(result: BlockResult) -> list[tuple[Outcome, int, int]]:
@@ -169,6 +172,32 @@ def says_nothing(peer: socket.socket, number: int) -> bool:
 def test_what_is_no_answer_is_called_so(script: Script, outcome: Outcome) -> None:
     with serving(script) as server:
         assert [request.outcome for request in play(server, 2).requests] == [outcome] * 2
+
+
+def hangs_up(peer: socket.socket, number: int) -> bool:
+    """Ends a connection that it promised to keep, as llama-server does."""
+    chunked(peer, number)
+    return False
+
+
+@pytest.mark.parametrize(("script", "processes"), [(chunked, 1), (chunked, 2), (hangs_up, 1)])
+def test_a_rehearsal_leaves_connections_and_nothing_else(script: Script, processes: int) -> None:
+    with serving(script) as server:
+        result = play(server, 8, 4, rehearsed=8, processes=processes)
+        assert served(result) == [(Outcome.OK, 4, 4)] * 8
+        assert [request.prompt_id for request in result.requests] == [str(n) for n in range(8)]
+        rehearsed = [b"rehearsal" in request for request in server.requests]
+        assert rehearsed == [True] * 8 + [False] * 8, "all of it before the clock starts"
+        if script is chunked:
+            assert server.connections == 4
+            assert result.client.reconnects == 0
+
+
+def test_when_a_whole_rehearsal_fails_nothing_is_played() -> None:
+    with serving(says_nothing) as server:
+        with pytest.raises(NotServing, match="all 3 warm-up requests failed: early_eof"):
+            play(server, 5, 2, rehearsed=3)
+        assert len(server.requests) == 3
 
 
 def test_a_large_request_arrives_whole() -> None:

@@ -547,7 +547,8 @@ class Loop:
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
         next_tick = next_flush = clock()
         encrypted, gather = self.context is not None, self.kernel_clock
-        self.dispatch(clock())
+        if not self.stopped:
+            self.dispatch(clock())
         while self.left and not self.stopped:
             now = clock()
             if now >= next_tick:
