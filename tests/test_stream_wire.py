@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from leadline.errors import BadTarget
 from leadline.records import Outcome
-from leadline.stream import Plan, RequestTrace, Shot, plan, reduce, sse, wire
+from leadline.stream import Plan, RequestTrace, Shot, loop, plan, reduce, sse, wire
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
@@ -243,3 +243,25 @@ def test_gaps_of_events_that_shared_a_late_read_are_counted(lag_ms: float, unsur
     )
     result = reduce.reduce(trace, reduce.Asked("p", 9), start_ns=0, monotonic=lambda ns: ns).result
     assert (result.step_gap_ms, result.gaps_unsure) == ((10.0, 0.0, 10.0), unsure)
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(st.binary(min_size=1, max_size=20) | st.sampled_from([b"x\r\n", b"\r\n5\r\n", b"0\r\n\r\n", b"data: {}\n\n"]), max_size=6),
+    st.integers(0, 40),
+    st.booleans(),
+)
+def test_whole_chunks_are_found_as_by_walking_them(pieces: list[bytes], cut: int, ended: bool) -> None:
+    data = b"".join(map(chunk, pieces)) + END * ended
+    data = data[: max(0, len(data) - cut)]
+    quick, slow = loop.Flow(), loop.Flow()
+    quick.data[:] = slow.data[:] = data
+    one, other = loop.Loop.__new__(loop.Loop), Walking.__new__(Walking)
+    one.sizes = {}
+    assert one.chunks_end(quick) == other.chunks_end(slow)
+    assert quick.walk == slow.walk
+
+
+class Walking(loop.Loop):
+    def whole_chunks(self, data: bytearray, at: int) -> bool:
+        return False

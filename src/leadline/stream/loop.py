@@ -49,6 +49,7 @@ HEADER = struct.Struct("<BxxxII")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
 GONE = "the process that started the load is gone"
 FLUSH_S = 1.0
+FLUSH_SHARES = 20  # all streams at once would keep the loop from reading for tens of milliseconds
 # The kernel has the times, so there is no hurry to read: with many streams, waiting a moment for more of them saves most of the
 # wake-ups. It shows as lag, and delays the next request of a connection by as much.
 GATHER_S = 0.0005
@@ -141,6 +142,7 @@ class Loop:
         self.hot: list[Flow | None] = [None]
         """By file descriptor: those of :attr:`flows` that are established."""
         self.frames = bytearray()
+        self.sizes: dict[bytes, int] = {}
         self.news = 0
         """Requests that ended and were not yet told to whoever started us."""
         self.answered = 0
@@ -191,9 +193,14 @@ class Loop:
             flow.reads = array.array("q")
             flow.lengths = array.array("I")
 
+    def flush_share(self, share: int) -> None:
+        """Bring what one in :data:`FLUSH_SHARES` of the streams has read so far to the trace."""
+        for flow in list(self.flows.values()):
+            if flow.fd % FLUSH_SHARES == share and flow.request >= 0 and flow.reads:
+                flow.started_ns = flow.reads[-1]
+                self.flush_long(flow)
+
     def flush_long(self, flow: Flow) -> None:
-        if flow.request < 0 or not flow.reads:
-            return
         self.flush(flow)
         if flow.framing == CHUNKED:
             self.chunks_end(flow)
@@ -420,6 +427,9 @@ class Loop:
         """Walk over whole HTTP chunks from where the last walk stopped."""
         data = flow.data
         at = flow.walk - flow.base
+        if self.whole_chunks(data, at):
+            flow.walk = flow.base + len(data)
+            return ""
         verdict = ""
         while True:
             line = data.find(b"\r\n", at)
@@ -439,6 +449,20 @@ class Loop:
             at = line + 2 + size + 2
         flow.walk = flow.base + at
         return verdict
+
+    def whole_chunks(self, data: bytearray, at: int) -> bool:
+        """Whether ``data`` is, from ``at`` on, nothing but whole chunks that hold no line end of HTTP: most streams, at a third of the cost."""
+        parts = bytes(memoryview(data)[at:]).split(b"\r\n")  # parts of a bytearray would be bytearrays, which are slow to make
+        if parts[-1] or len(parts) % 2 == 0:
+            return False
+        sizes = self.sizes
+        try:
+            for digits in set(parts[:-1:2]) - sizes.keys():
+                sizes[digits] = int(digits, 16)
+        except ValueError:
+            return False
+        told = [sizes[digits] for digits in parts[:-1:2]]
+        return 0 not in told and told == list(map(len, parts[1::2]))
 
     # -- the loop --------------------------------------------------------------------------------------------------------
 
@@ -546,17 +570,22 @@ class Loop:
         again: list[Flow] = []
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
         next_tick = next_flush = clock()
+        share = 0
         encrypted, gather = self.context is not None, self.kernel_clock
         if not self.stopped:
             self.dispatch(clock())
         while self.left and not self.stopped:
             now = clock()
             if now >= next_tick:
-                self.check(now, flush=now >= next_flush)
-                if now >= next_flush:
-                    next_flush = now + int(FLUSH_S * 1e9)
+                self.check(now)
                 next_tick = now + tick_ns
-            wait = next_tick - now
+            if now >= next_flush:
+                self.flush_share(share)
+                share = (share + 1) % FLUSH_SHARES
+                if share == 0:
+                    self.sample_clocks()
+                next_flush = now + int(FLUSH_S * 1e9) // FLUSH_SHARES
+            wait = min(next_tick, next_flush) - now
             if self.ready and (self.open_loop or self.ready[0][0] > now):
                 wait = min(wait, self.ready[0][0] - now)
             # poll() rounds up to whole ms: sleep the whole ones, then look without sleeping
@@ -626,11 +655,9 @@ class Loop:
         complete = flow.request >= 0 and flow.framing == UNTIL_CLOSE
         self.broken(flow, "complete" if complete else "eof")
 
-    def check(self, now: int, *, flush: bool) -> None:
+    def check(self, now: int) -> None:
         """A few times a second: idle timeouts, the level's limit, what there is to the file."""
         self.store()
-        if flush:
-            self.sample_clocks()
         if now > self.limit_ns:
             self.stopped = "deadline"
             return
@@ -643,9 +670,6 @@ class Loop:
                     self.broken(flow, "refused", "timed out while connecting")
             elif now - last > self.idle_ns:
                 self.broken(flow, "stall")
-            elif flush:
-                flow.started_ns = last
-                self.flush_long(flow)
 
     def finish(self, how: str) -> None:
         """Whatever is still open or was never sent ends as ``how``."""
