@@ -93,4 +93,7 @@ def test_serve_says_where_and_ends_when_interrupted(home: Path) -> None:
         with urllib.request.urlopen(url, timeout=20) as answer:
             assert "it depends on the traffic: draft-simple 8" in answer.read().decode()
         server.send_signal(signal.SIGINT)
-        assert server.wait(20) == 0
+        try:
+            assert server.wait(20) == 0
+        finally:
+            server.kill()
