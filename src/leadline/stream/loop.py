@@ -451,7 +451,7 @@ class Loop:
         return verdict
 
     def whole_chunks(self, data: bytearray, at: int) -> bool:
-        """Whether ``data`` is, from ``at`` on, nothing but whole chunks that hold no line end of HTTP: most streams, at a third of the cost."""
+        """Whether ``data`` is, from ``at`` on, nothing but whole chunks that hold no line end of HTTP, as in most streams."""
         parts = bytes(memoryview(data)[at:]).split(b"\r\n")  # parts of a bytearray would be bytearrays, which are slow to make
         if parts[-1] or len(parts) % 2 == 0:
             return False

@@ -118,7 +118,7 @@ class Run(NamedTuple):
 
 
 def run_of(events: Sequence[bytes]) -> Run:
-    """The run around the middle of ``events`` (each without line breaks), read at a tenth of what parsing its JSON costs.
+    """The run around the middle of ``events`` (each without line breaks), read without parsing the JSON of each.
 
     A stream repeats everything but the text: what stands before and behind the text of one parsed event is cut off all of them, and
     put back to see that nothing else differed. Empty where that cannot be said for certain.
