@@ -215,7 +215,7 @@ def test_traces_are_on_disk_even_when_the_load_is_killed(mock: loadmock.Mock, tm
     trace = tracing.read(trace_path.read_bytes())
     assert sum(request.how == "complete" for request in trace.requests.values()) >= 8
     whole = trace.requests[0]
-    reading = reducing.reduce(whole, reducing.Asked("p", 5), start_ns=whole.sent_ns, monotonic=trace.monotonic)
+    (reading,) = reducing.reduce([whole], [reducing.Asked("p", 5)], start_ns=whole.sent_ns)
     assert (reading.result.outcome, reading.result.tokens_out) == (Outcome.OK, 5)
 
 

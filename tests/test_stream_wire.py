@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import array
+import itertools
 import json
 
 import numpy as np
@@ -26,10 +28,12 @@ def delta(text: str, **more: object) -> bytes:
 
 
 def answered(raw: bytes, how: str = "complete", **asked: object) -> reduce.Reading:
-    trace = RequestTrace(
-        0, sent_ns=1, how=how, kernel_ns=np.array([0]), read_ns=np.array([2]), read_end=np.array([len(raw)]), raw=bytearray(raw)
-    )
-    return reduce.reduce(trace, reduce.Asked("p", 9, **asked), start_ns=0, monotonic=lambda ns: ns)  # type: ignore[arg-type]
+    trace = RequestTrace(0, sent_ns=1, how=how, came_ns=np.array([2]), since_ns=np.array([1]), read_end=np.array([len(raw)]), raw=raw)
+    return reduce.reduce([trace], [reduce.Asked("p", 9, **asked)], start_ns=0)[0]  # type: ignore[arg-type]
+
+
+def lines(*events: bytes) -> wire.Lines:
+    return wire.Lines([b"5\r\ndata: " + event for event in events], [9] * len(events), [0] * len(events))
 
 
 # -- SSE ---------------------------------------------------------------------------------------------------------------
@@ -79,19 +83,22 @@ def test_the_fast_framing_agrees_with_h11(pieces: list[bytes], cut: int) -> None
 
 
 @settings(deadline=None, max_examples=150)
-@given(st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=10), min_size=1, max_size=6), st.booleans())
-def test_the_bulk_reader_agrees_with_the_plain_one(texts: list[str], done: bool) -> None:
+@given(
+    st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=10), min_size=1, max_size=6), st.booleans(), st.booleans()
+)
+def test_the_bulk_reader_agrees_with_the_plain_one(texts: list[str], done: bool, capital: bool) -> None:
     events = [delta(text) for text in texts] + [b"[DONE]"] * done
-    raw = HEAD + b"".join(chunk(b"data: " + event + b"\n\n") for event in events) + END
+    bodies = [b"data: " + event + b"\n\n" for event in events]
+    raw = HEAD + b"".join((b"%X\r\n%s\r\n" if capital else b"%x\r\n%s\r\n") % (len(body), body) for body in bodies) + END
     regular = wire.regular_events(raw, len(HEAD))
     assert regular is not None
-    assert regular[0] == events
+    assert regular.data(0, len(events)) == events
     pieces, complete = wire.plain_chunks(raw, len(HEAD)) or ([], False)
     assert complete
-    assert [piece.end for piece in pieces] == regular[1]
+    assert [piece.end for piece in pieces] == regular.ends
     bulk, plain = reduce._Stream(), reduce._Stream()
-    bulk.take_all(*regular)
-    for event, end in zip(*regular, strict=True):
+    assert bulk.take_all(regular)
+    for event, end in zip(events, regular.ends, strict=True):
         plain.take(event, end)
     assert vars(bulk) == vars(plain)
 
@@ -119,7 +126,7 @@ other_events = st.sampled_from(
 def test_a_run_of_like_events_is_read_as_each_of_them_would_be(events: list[bytes]) -> None:
     bulk, plain = reduce._Stream(), reduce._Stream()
     ends = list(range(10, 10 + len(events)))
-    bulk.take_all(events, ends)
+    assert bulk.take_all(wire.Lines(events, [0] * len(events), ends))
     for event, end in zip(events, ends, strict=True):
         plain.take(event, end)
     assert vars(bulk) == vars(plain)
@@ -129,9 +136,9 @@ def test_most_of_a_usual_stream_is_one_run() -> None:
     texts = ["\n", "héllo", "", " x", "\t\\"]
     last = [b'{"choices":[{"delta":{},"finish_reason":"stop"}]}', b"[DONE]"]
     events = [delta(text) for text in texts]
-    found = reduce.run_of([b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', *events, *last])
+    found = reduce.run_of(lines(b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', *events, *last))
     assert found == (1, 1 + len(texts), texts)
-    assert reduce.run_of([*events[:2], delta('"'), *events[2:]]).texts == [], "left to the parser"
+    assert reduce.run_of(lines(*events[:2], delta('"'), *events[2:])).texts == [], "left to the parser"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +154,7 @@ def test_most_of_a_usual_stream_is_one_run() -> None:
 def test_broken_events_do_not_mend_each_other(events: list[bytes]) -> None:
     bulk, plain = reduce._Stream(), reduce._Stream()
     ends = list(range(1, len(events) + 1))
-    bulk.take_all(events, ends)
+    assert bulk.take_all(wire.Lines(events, [0] * len(events), ends))
     for event, end in zip(events, ends, strict=True):
         plain.take(event, end)
     assert vars(bulk) == vars(plain)
@@ -225,43 +232,76 @@ def test_a_header_cannot_carry_another() -> None:
         plan.encode(bad, ("127.0.0.1", 1))
 
 
-@pytest.mark.parametrize(("lag_ms", "unsure"), [(0.1, 0), (5.0, 2)])
-def test_gaps_of_events_that_shared_a_late_read_are_counted(lag_ms: float, unsure: int) -> None:
-    """Four events in three reads, the second read holding two: a burst when it was prompt, unknown times when it was late."""
+@pytest.mark.parametrize(
+    ("window_ms", "gaps", "unsure"), [(0.1, (10.0, 0.0, 10.0), 0), (3.0, (7.0, 3.0, 10.0), 2), (9.0, (5.0, 5.0, 10.0), 2)]
+)
+def test_events_that_shared_a_read_but_no_burst_are_estimated(window_ms: float, gaps: tuple[float, ...], unsure: int) -> None:
+    """Four events in three reads, the second read holding two: they came together, or at even steps, no earlier than the poll before."""
     pieces = [chunk(b"data: " + delta("w") + b"\n\n") for _ in range(4)]
     reads = [HEAD + pieces[0], pieces[1] + pieces[2], pieces[3] + chunk(b"data: [DONE]\n\n") + END]
-    kernel = [10_000_000, 20_000_000, 30_000_000]
+    came = np.array([10_000_000, 20_000_000, 30_000_000])
     ends = [sum(map(len, reads[: n + 1])) for n in range(3)]
-    trace = RequestTrace(
-        0,
-        sent_ns=1,
-        how="complete",
-        kernel_ns=np.array(kernel),
-        read_ns=np.array(kernel) + int(lag_ms * 1e6),
-        read_end=np.array(ends),
-        raw=bytearray(b"".join(reads)),
-    )
-    result = reduce.reduce(trace, reduce.Asked("p", 9), start_ns=0, monotonic=lambda ns: ns).result
-    assert (result.step_gap_ms, result.gaps_unsure) == ((10.0, 0.0, 10.0), unsure)
+    since = came - round(window_ms * 1e6)
+    trace = RequestTrace(0, sent_ns=1, how="complete", came_ns=came, since_ns=since, read_end=np.array(ends), raw=b"".join(reads))
+    result = reduce.reduce([trace], [reduce.Asked("p", 9)], start_ns=0)[0].result
+    assert (result.step_gap_ms, result.gaps_unsure) == (gaps, unsure)
+
+
+def test_a_line_break_inside_an_event_is_left_to_the_strict_reader() -> None:
+    broken = delta("b").replace(b'{"index"', b'\ndata: {"index"')
+    for events in ([delta("a"), broken, delta("c")], [broken], [delta("a")] * 4 + [broken], [delta("a\n"), b"x\rdata: y", delta("c")]):
+        raw = HEAD + b"".join(chunk(b"data: " + event + b"\n\n") for event in events) + END
+        assert wire.response(raw, closed=False).events is not None
+        strict = reduce._Stream()
+        reduce._read_events(wire.response(raw, closed=False, lines=False).pieces, strict)
+        read = reduce._answered(RequestTrace(0, how="complete", raw=raw)).stream
+        assert vars(read) == vars(strict)
+
+
+class Fed(loop.Loop):
+    """A load process that is handed what it would have read."""
+
+    def __init__(self) -> None:
+        self.ends: list[str] = []
+        self.got, self.whose = [], array.array("i")
+
+    def end(self, flow: loop.Flow, how: str, detail: str = "") -> None:
+        self.ends.append(how)
+
+    def feed(self, flow: loop.Flow, read: bytes) -> None:
+        self.got.append((read, []))
+        self.whose.append(flow.request)
+        if flow.slow or len(read) < loop.SHORT or read.endswith(loop.END):
+            self.progress(flow, read)
+        else:
+            flow.before = read
 
 
 @settings(deadline=None, max_examples=300)
 @given(
-    st.lists(st.binary(min_size=1, max_size=20) | st.sampled_from([b"x\r\n", b"\r\n5\r\n", b"0\r\n\r\n", b"data: {}\n\n"]), max_size=6),
-    st.integers(0, 40),
-    st.booleans(),
+    st.lists(st.sampled_from([b"data: {}\n\n", b"data: {}\r\n\r\n", b": ping\r\n\r\n", b"0", b"\r\n", "é".encode() * 30]), max_size=8),
+    st.sampled_from([b"0\r\n\r\n", b"000;a=b\r\n\r\n", b"0\r\nx-sum: 5\r\ny: z\r\n\r\n"]),
+    st.lists(st.integers(1, 400), max_size=12),
 )
-def test_whole_chunks_are_found_as_by_walking_them(pieces: list[bytes], cut: int, ended: bool) -> None:
-    data = b"".join(map(chunk, pieces)) + END * ended
-    data = data[: max(0, len(data) - cut)]
-    quick, slow = loop.Flow(), loop.Flow()
-    quick.data[:] = slow.data[:] = data
-    one, other = loop.Loop.__new__(loop.Loop), Walking.__new__(Walking)
-    one.sizes = {}
-    assert one.chunks_end(quick) == other.chunks_end(slow)
-    assert quick.walk == slow.walk
+def test_the_end_of_a_response_is_seen_however_its_bytes_are_cut(pieces: list[bytes], last: bytes, cuts: list[int]) -> None:
+    data = HEAD + b"".join(map(chunk, pieces)) + last
+    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
+    fed, flow = Fed(), loop.Flow()
+    flow.request = 0
+    for start, stop in itertools.pairwise(edges):
+        assert fed.ends == []
+        fed.feed(flow, data[start:stop])
+    assert fed.ends == ["complete"]
 
 
-class Walking(loop.Loop):
-    def whole_chunks(self, data: bytearray, at: int) -> bool:
-        return False
+@settings(deadline=None, max_examples=100)
+@given(st.binary(max_size=60), st.lists(st.integers(1, 200), max_size=8))
+def test_a_body_of_known_length_ends_with_its_last_byte(body: bytes, cuts: list[int]) -> None:
+    data = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
+    fed, flow = Fed(), loop.Flow()
+    flow.request = 0
+    for start, stop in itertools.pairwise(edges):
+        assert fed.ends == []
+        fed.feed(flow, data[start:stop])
+    assert fed.ends == ["complete"]

@@ -12,10 +12,11 @@ import json
 import math
 import os
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import numpy as np
 
 from . import promptfile, stream, workload
@@ -31,6 +32,9 @@ from .workload import Prompt
 LAG_LIMIT_MS = 5.0
 """Client lag (p99) that is always tolerated; above it, it must stay below :data:`LAG_SHARE` of a request's duration."""
 LAG_SHARE = 0.05
+RATE_BLOCK_S = 5.0
+"""A block of an open loop lasts at least so long."""
+WARM_UP_BLOCK, WARM_UP_TOKENS = 1_000_000, 16
 CORE_SHARE_LIMIT = 0.9
 """A load process that used more of its core than this was the bottleneck."""
 USER_CLOCK_BUSY_LIMIT = 0.5
@@ -95,15 +99,16 @@ def play(
     read()
     before, after = used_s
     _check_rehearsal(base_url, trace, rehearsal)
-    readings = list(reduced(trace, prompts, options, first=len(rehearsal)))
+    readings = reduced(trace, prompts, options, first=len(rehearsal))
     return summary(readings, level, block, trace, server_cpu_s=after - before if before is not None and after is not None else None)
 
 
 def _check_rehearsal(base_url: str, trace: Trace, prompts: Sequence[Prompt]) -> None:
     """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed."""
-    rehearsed = Trace({number: trace.requests.pop(number) for number in range(len(prompts)) if number in trace.requests}, trace.clocks, [])
+    rehearsed = Trace({number: trace.requests.pop(number) for number in range(len(prompts)) if number in trace.requests}, [])
     failed = ""
-    for reading in reduced(rehearsed, prompts):
+    for number, prompt in enumerate(prompts):  # the first that was served is enough
+        (reading,) = reduced(rehearsed, [prompt], first=number)
         if reading.result.outcome is Outcome.OK:
             return
         failed = failed or f"all {len(prompts)} warm-up requests failed: {reading.result.outcome.value} {reading.result.detail}"
@@ -115,6 +120,8 @@ def rehearse(
     base_url: str, level: Level, prompts: Sequence[Prompt], *, block: int, model: str, settings: Measure, options: Options = PLAIN
 ) -> None:
     """Play ``prompts`` for their effect on the server only."""
+    if not prompts:
+        return
     plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options)
     stream.play(plan, processes=options.processes or _load_processes(plan.connections), path=options.path)
 
@@ -193,6 +200,32 @@ def prompts_of(name: str, settings: Measure, *, block: int, count: int, max_toke
     return workload.blocks(name, seed=settings.seed, block=block, count=count, max_tokens=most)
 
 
+def block_size(level: Level, settings: Measure) -> int:
+    """Requests of a block."""
+    if level.rate_rps is not None:
+        return max(settings.prompts, round(level.rate_rps * RATE_BLOCK_S))
+    return max(settings.prompts, max(1, level.concurrency) * settings.waves)
+
+
+def warm_up_prompts(level: Level, settings: Measure) -> tuple[Prompt, ...]:
+    """Short requests like those to be measured, so that what a server sizes and compiles at first use is not measured.
+
+    They are never among those that are measured. Where a prefix cache would answer the prompts of the user's file a second time, they are of
+    a built-in workload.
+    """
+    count = max(1, level.concurrency) * settings.warmup_requests
+    if not count:
+        return ()
+    name = level.workload if not is_file(level.workload) or settings.cache == "cold" else "chat"
+    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(WARM_UP_TOKENS, settings.max_tokens))
+
+
+def check_prompts(planned: Iterable[Level], settings: Measure, *, blocks: int) -> None:
+    """Raises :class:`~leadline.errors.BadWorkload` unless there are prompts for so many blocks of every level."""
+    for level in planned:
+        prompts_of(level.workload, settings, block=blocks - 1, count=block_size(level, settings))
+
+
 def digest(settings: Measure) -> str:
     """Fingerprint of the workloads of ``settings``, files by their content."""
     return workload.digest(settings.workloads, settings, [prompt_file(name) for name in settings.workloads if is_file(name)])
@@ -226,7 +259,7 @@ def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PL
     if prompt.tools:
         request["tools"] = json.loads(prompt.tools)
     request |= {name: json.loads(text) for name, text in options.extra}
-    return json.dumps(request, ensure_ascii=False).encode()
+    return msgspec.json.encode(request)
 
 
 def nonce(prompt_id: str, salt: str) -> str:
@@ -247,14 +280,16 @@ def arrivals(level: Level, count: int, *, seed: int, block: int) -> tuple[float 
     return tuple(dues)
 
 
-def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN, *, first: int = 0) -> Iterator[reducing.Reading]:
+def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN, *, first: int = 0) -> list[reducing.Reading]:
     """Every request that was asked for, in order, from number ``first`` on; one without a trace (the load was killed before) counts as
     aborted."""
     start = min((request.sent_ns for request in trace.requests.values() if request.sent_ns), default=0)
-    for number, prompt in enumerate(prompts, first):
-        asked = reducing.Asked(prompt.prompt_id, prompt.max_tokens, options.ignore_eos or prompt.ignore_eos, options.keep_text)
-        request = trace.requests.get(number) or stream.RequestTrace(number, detail="not sent")
-        yield reducing.reduce(request, asked, start_ns=start, monotonic=trace.monotonic)
+    requests = [
+        trace.requests.get(number) or stream.RequestTrace(number, detail="not sent") for number in range(first, first + len(prompts))
+    ]
+    ignore, keep = options.ignore_eos, options.keep_text
+    asked = [reducing.Asked(prompt.prompt_id, prompt.max_tokens, ignore or prompt.ignore_eos, keep) for prompt in prompts]
+    return reducing.reduce(requests, asked, start_ns=start)
 
 
 def summary(
@@ -285,7 +320,7 @@ def client_health(readings: Sequence[reducing.Reading], trace: Trace) -> ClientH
     lags = np.concatenate([reading.lags_ns for reading in readings]) if readings else np.empty(0)
     reads = sum(reading.reads for reading in readings)
     merged = sum(reading.merged for reading in readings)
-    total_reads = sum(len(request.read_ns) for request in trace.requests.values())
+    total_reads = sum(reading.total for reading in readings)
     kernel = len(lags) > 0 and len(lags) >= 0.99 * total_reads
     p50, p99 = (np.quantile(lags, (0.5, 0.99)) / 1e6).tolist() if len(lags) else (0.0, 0.0)
     durations = [reading.result.e2e_ms for reading in readings if reading.result.e2e_ms is not None]

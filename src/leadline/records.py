@@ -208,7 +208,7 @@ class RequestResult(Record, frozen=True):
     """Tokens of each event, where the server counts them per chunk."""
     step_gap_ms: tuple[float, ...] = ()
     gaps_unsure: int = 0
-    """Gaps at an event that shared a late read with the next one: its own time is not known, only that it was no later than said."""
+    """Gaps with an end that is estimated: its event shared a read with the next one, and they had not come in one burst."""
     tokens_cached: int | None = None
     drafted: int | None = None
     accepted: int | None = None

@@ -15,6 +15,7 @@ afterwards.  The life of a request:
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import socket
 import subprocess
@@ -58,7 +59,7 @@ def play(
 ) -> Trace:
     """Play ``plan`` and return what happened; request numbers are positions in ``plan.shots``.
 
-    ``keep`` is a folder for the trace files (``load-0.trace`` ...), which are complete up to the last second whatever
+    ``keep`` is a folder for the trace files (``load-0.trace`` ...), which are complete up to the last quarter of a second whatever
     happens to this process; ``begin`` is called just before the clock starts; ``tick`` is told the number of ended requests, a few times
     a second. Interrupting it (KeyboardInterrupt) ends the load
     and re-raises.  Raises NotServing, DiskFull, MeasurementInvalid (a load process died).
@@ -166,7 +167,8 @@ class _Process:
                 why=f"a load process ended with status {status}: {complaint.splitlines()[-1] if complaint else 'it said nothing'}",
                 fix="nothing it measured is used; run it again, and report it if it happens again",
             )
-        return tracing.read(self._trace.read_bytes())
+        with open(self._trace, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            return tracing.read(data)
 
     def __exit__(self, *_: object) -> None:
         for stream in (self._child.stdin, self._child.stdout, self._child.stderr):

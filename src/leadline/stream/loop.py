@@ -15,14 +15,14 @@ a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
 === ==========================================================================================================
 C   clock sample: monotonic ns, realtime ns (``<qq``); kernel stamps are realtime
 S   sent: intended, start of connecting (0 = connection was there), first ``send`` (``<qqq``, monotonic ns)
-R   reads: count ``<I``, then count kernel stamps (``<qq`` s, ns; zeros where missing), count read times ``<q``
-    (monotonic ns), count lengths ``<I``, then the bytes read
+R   reads of all requests in the order of time: counts of polls and of reads ``<II``; for each poll when it returned ``<q`` and when
+    what it reported had been read ``<q`` (monotonic ns), and how many reads that took ``<I``; for each read its request ``<i`` (-1 =
+    bytes that nobody asked for), kernel stamp (``<qq`` s, ns; zeros where missing) and length ``<I``; then the bytes read
 E   end: monotonic ns ``<q``, then one of the words of :data:`ENDS`, optionally ``: detail``
 H   this process's own figures, JSON
 === ==========================================================================================================
 
-Frames are made when a request ends and for long ones every second, and written four times a second, so that a kill loses little
-more than a second.
+They are written four times a second, so that a kill loses little more than that.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import gc
 import heapq
 import json
 import os
+import re
 import select
 import signal
 import socket
@@ -48,14 +49,20 @@ NO_STAMP = bytes(16)
 HEADER = struct.Struct("<BxxxII")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
 GONE = "the process that started the load is gone"
-FLUSH_S = 1.0
-FLUSH_SHARES = 20  # all streams at once would keep the loop from reading for tens of milliseconds
+READS_KEPT = 1024
+"""Bring reads to the trace when there are so many: few enough not to be missed, 0.3 ms of work."""
+CLOCKS_S = 1.0
 # The kernel has the times, so there is no hurry to read: with many streams, waiting a moment for more of them saves most of the
 # wake-ups. It shows as lag, and delays the next request of a connection by as much.
 GATHER_S = 0.0005
 GATHER_BELOW = 16
 READ_BYTES = 4096  # an event is some 200 bytes; a larger buffer costs more to allocate than it saves in calls
-FRAMES_BYTES = 65536
+END = b"\r\n\r\n"
+SHORT = 8
+LAST_CHUNK = re.compile(rb"\r\n0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)*\r\n\Z")
+"""The end of a chunked response: last chunk, trailers, empty line."""
+TAIL_BYTES = 4096
+"""How much of what came before is looked at for it."""
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
 EDGE = IN | select.EPOLLRDHUP | select.EPOLLET
 """An established connection is reported once for what comes: a read that fills its buffer, or sees the other end close, is tried again."""
@@ -65,28 +72,23 @@ class Flow:
     """One connection and the request that is on it."""
 
     __slots__ = (
-        "base",
+        "before",
         "connect_ns",
         "connected",
-        "data",
         "fd",
         "framing",
         "intended_ns",
         "keep",
         "length",
-        "lengths",
         "out",
-        "reads",
         "recvmsg",
         "request",
+        "seen_ns",
         "sent_ns",
         "slow",
         "sock",
-        "stamps",
-        "started_ns",
         "tls",
         "used",
-        "walk",
     )
 
     def __init__(self) -> None:
@@ -99,19 +101,20 @@ class Flow:
         self.used = 0
         self.request = -1
         self.out: Any = b""
-        self.intended_ns = self.sent_ns = self.started_ns = 0
+        self.intended_ns = self.sent_ns = 0
+        self.seen_ns = 0
+        """Last sign of life: connecting, sending, or a read."""
         self.clear()
 
     def clear(self) -> None:
-        self.data = bytearray()
-        self.stamps = bytearray()
-        self.reads = array.array("q")
-        self.lengths = array.array("I")
         self.framing = HEAD
         self.slow = True
+        """Look at everything that comes: the head is not there yet, or bytes are counted."""
+        self.before = b""
+        """The end of what was read of this response."""
         self.keep = True
         self.length = 0
-        self.base = self.walk = 0
+        """Bytes of the body that are still to come, where the head said how many."""
 
 
 class Loop:
@@ -142,7 +145,10 @@ class Loop:
         self.hot: list[Flow | None] = [None]
         """By file descriptor: those of :attr:`flows` that are established."""
         self.frames = bytearray()
-        self.sizes: dict[bytes, int] = {}
+        self.got: list[Any] = []
+        """What ``recvmsg`` returned, of all connections, since the last time it was brought to :attr:`frames`."""
+        self.whose = array.array("i")
+        self.polled_ns, self.read_ns, self.reads = array.array("q"), array.array("q"), array.array("I")
         self.news = 0
         """Requests that ended and were not yet told to whoever started us."""
         self.answered = 0
@@ -162,11 +168,10 @@ class Loop:
         self.frames += HEADER.pack(ord(tag), request, sum(map(len, parts)))
         for part in parts:
             self.frames += part
-        if len(self.frames) > FRAMES_BYTES:
-            self.store()
 
     def store(self) -> None:
         """Write the frames made so far, and tell how many requests ended."""
+        self.frame_reads()
         with memoryview(self.frames) as rest:
             at = 0
             while at < len(rest):  # a signal or a full disk in between: finish it or fail loudly
@@ -182,32 +187,26 @@ class Loop:
         after = time.monotonic_ns()
         self.frame("C", 0, struct.pack("<qq", (before + after) // 2, real))
 
-    def flush(self, flow: Flow) -> None:
-        """Write what was read of the current request; keep only bytes of an unfinished HTTP chunk."""
-        if flow.reads:
-            count = struct.pack("<I", len(flow.reads))
-            fresh = memoryview(flow.data)[len(flow.data) - sum(flow.lengths) :]
-            self.frame("R", flow.request, count, flow.stamps, memoryview(flow.reads).cast("B"), memoryview(flow.lengths).cast("B"), fresh)
-            fresh.release()
-            flow.stamps = bytearray()
-            flow.reads = array.array("q")
-            flow.lengths = array.array("I")
-
-    def flush_share(self, share: int) -> None:
-        """Bring what one in :data:`FLUSH_SHARES` of the streams has read so far to the trace."""
-        for flow in list(self.flows.values()):
-            if flow.fd % FLUSH_SHARES == share and flow.request >= 0 and flow.reads:
-                flow.started_ns = flow.reads[-1]
-                self.flush_long(flow)
-
-    def flush_long(self, flow: Flow) -> None:
-        self.flush(flow)
-        if flow.framing == CHUNKED:
-            self.chunks_end(flow)
-            del flow.data[: flow.walk - flow.base]
-            flow.base = flow.walk
-        elif flow.framing == UNTIL_CLOSE:
-            flow.data.clear()
+    def frame_reads(self) -> None:
+        """Make one frame of the reads of all connections."""
+        got, polls = self.got, (self.polled_ns, self.read_ns, self.reads)
+        if not got:  # the last poll alone says since when the next reads can have come
+            for part in polls:
+                del part[:-1]
+            return
+        chunks = [one[0] for one in got]
+        self.frame(
+            "R",
+            0,
+            struct.pack("<II", len(self.reads), len(got)),
+            *(part.tobytes() for part in (*polls, self.whose)),
+            b"".join([one[1][0][2] if one[1] else NO_STAMP for one in got]),
+            array.array("I", map(len, chunks)).tobytes(),
+            b"".join(chunks),
+        )
+        got.clear()
+        for part in (*polls, self.whose):
+            del part[:]
 
     # -- connections ---------------------------------------------------------------------------------------------------
 
@@ -221,7 +220,7 @@ class Loop:
                 self.kernel_clock = False  # reported as clock "user": every stamp is missing
         flow.sock, flow.fd, flow.recvmsg = sock, sock.fileno(), sock.recvmsg
         flow.connected = False
-        flow.connect_ns = flow.started_ns = time.monotonic_ns()
+        flow.connect_ns = flow.seen_ns = time.monotonic_ns()
         flow.used = 0
         self.flows[flow.fd] = flow
         self.hot += [None] * (flow.fd + 1 - len(self.hot))
@@ -286,7 +285,7 @@ class Loop:
 
     def broken(self, flow: Flow, how: str, detail: str = "") -> None:
         """The connection is gone; so is the request on it, if there is one."""
-        if how in ("eof", "reset") and flow.request >= 0 and flow.used and not flow.reads:
+        if how in ("eof", "reset") and flow.request >= 0 and flow.used and not flow.before:
             self.closed_before_use(flow)
             return
         self.drop(flow)
@@ -332,7 +331,7 @@ class Loop:
             self.connect(Flow())  # one spare, connected before it is needed
 
     def send_first(self, flow: Flow) -> None:
-        flow.sent_ns = flow.started_ns = time.monotonic_ns()
+        flow.sent_ns = flow.seen_ns = time.monotonic_ns()
         if not self.first_send_cpu_s:
             self.first_send_cpu_s = time.process_time()
         times = struct.pack("<qqq", flow.intended_ns, flow.connect_ns, flow.sent_ns)
@@ -368,7 +367,6 @@ class Loop:
         number, now = flow.request, time.monotonic_ns()
         if flow.sent_ns == 0:
             self.frame("S", number, struct.pack("<qqq", flow.intended_ns, flow.connect_ns, 0))
-        self.flush(flow)
         text = f"{how}: {detail}" if detail else how
         self.frame("E", number, struct.pack("<q", now), text.encode())
         flow.request, flow.sent_ns = -1, 0
@@ -386,26 +384,45 @@ class Loop:
 
     # -- framing: only as much as finding the end of a response needs ----------------------------------------------------
 
-    def framing(self, flow: Flow) -> str:
-        """Look whether the response is over; returns ``complete``, ``malformed`` or nothing."""
-        if flow.framing == HEAD and not self.head(flow):
-            return ""
+    def progress(self, flow: Flow, chunk: bytes) -> None:
+        """Look whether the response is over."""
+        if flow.request < 0:  # bytes nobody asked for
+            self.drop(flow)
+            return
+        data = flow.before + chunk
+        flow.before = data if flow.framing == HEAD else data[-TAIL_BYTES:]
+        body = chunk
+        if flow.framing == HEAD:
+            found = self.head(flow, data)
+            if found is None:
+                return
+            body = found
         if flow.framing == CHUNKED:
-            flow.slow = False
-            if flow.data.endswith(b"\r\n0\r\n\r\n"):
-                return "complete"
-            return self.chunks_end(flow) if flow.data.endswith(b"\r\n\r\n") else ""
-        if flow.framing == LENGTH and len(flow.data) >= flow.length:
-            return "complete"
-        return ""
+            complete = data.endswith(END) and self.last_chunk(flow, data)
+        else:
+            flow.length -= len(body)
+            complete = flow.framing == LENGTH and flow.length <= 0
+        if complete:
+            self.end(flow, "complete")
 
-    def head(self, flow: Flow) -> bool:
+    def last_chunk(self, flow: Flow, data: bytes) -> bool:
+        """Whether the empty line at the end of ``data`` ends the response."""
+        if LAST_CHUNK.search(data, max(0, len(data) - TAIL_BYTES)):
+            return True
+        if data.endswith(b"\r\n" + END):  # an event with line ends of HTTP, and the end of its chunk
+            return False
+        recent = b"".join([one[0] for one, request in zip(self.got, self.whose, strict=True) if request == flow.request])
+        return LAST_CHUNK.search(recent, max(0, len(recent) - TAIL_BYTES)) is not None
+
+    def head(self, flow: Flow, data: bytes) -> bytes | None:
+        """Read the head, once it is whole, and return what is behind it."""
+        at = 0
         while True:
-            stop = flow.data.find(b"\r\n\r\n", flow.walk)
+            stop = data.find(END, at)
             if stop < 0:
-                return False
-            head = bytes(flow.data[flow.walk : stop]).lower()
-            flow.walk = stop + 4
+                return None
+            head = data[at:stop].lower()
+            at = stop + 4
             if not head.startswith((b"http/1.1 1", b"http/1.0 1")):
                 break
         fields = {}
@@ -413,56 +430,15 @@ class Loop:
             name, _, value = line.partition(b":")
             fields[name.strip()] = value.strip()
         flow.keep = b"close" not in fields.get(b"connection", b"close" if head.startswith(b"http/1.0") else b"")
+        flow.slow = False
         if fields.get(b"transfer-encoding", b"").endswith(b"chunked"):
             flow.framing = CHUNKED
         elif fields.get(b"content-length", b"").isdigit():
-            flow.framing = LENGTH
-            flow.length = flow.walk + int(fields[b"content-length"])
+            flow.framing, flow.slow = LENGTH, True
+            flow.length = int(fields[b"content-length"])
         else:
             flow.framing = UNTIL_CLOSE
-            flow.slow = False
-        return True
-
-    def chunks_end(self, flow: Flow) -> str:
-        """Walk over whole HTTP chunks from where the last walk stopped."""
-        data = flow.data
-        at = flow.walk - flow.base
-        if self.whole_chunks(data, at):
-            flow.walk = flow.base + len(data)
-            return ""
-        verdict = ""
-        while True:
-            line = data.find(b"\r\n", at)
-            if line < 0:
-                break
-            try:
-                size = int(data[at:line].partition(b";")[0], 16)
-            except ValueError:
-                verdict = "malformed"
-                break
-            if size == 0:
-                plain = data.startswith(b"\r\n", line + 2)
-                verdict = "complete" if plain or data.find(b"\r\n\r\n", line) >= 0 else ""
-                break
-            if len(data) < line + 2 + size + 2:
-                break
-            at = line + 2 + size + 2
-        flow.walk = flow.base + at
-        return verdict
-
-    def whole_chunks(self, data: bytearray, at: int) -> bool:
-        """Whether ``data`` is, from ``at`` on, nothing but whole chunks that hold no line end of HTTP, as in most streams."""
-        parts = bytes(memoryview(data)[at:]).split(b"\r\n")  # parts of a bytearray would be bytearrays, which are slow to make
-        if parts[-1] or len(parts) % 2 == 0:
-            return False
-        sizes = self.sizes
-        try:
-            for digits in set(parts[:-1:2]) - sizes.keys():
-                sizes[digits] = int(digits, 16)
-        except ValueError:
-            return False
-        told = [sizes[digits] for digits in parts[:-1:2]]
-        return 0 not in told and told == list(map(len, parts[1::2]))
+        return data[at:]
 
     # -- the loop --------------------------------------------------------------------------------------------------------
 
@@ -564,13 +540,14 @@ class Loop:
         return received
 
     def play(self) -> None:
-        """The hot path. Per readable socket: one ``recvmsg``, four appends, one comparison."""
+        """The hot path. Per readable socket: one ``recvmsg``, two appends, a few comparisons."""
         poll, flows, clock = self.epoll.poll, self.flows, time.monotonic_ns
         hot = self.hot
         again: list[Flow] = []
+        got, keep, whose = self.got, self.got.append, self.whose.append
+        polled, read, reads = self.polled_ns.append, self.read_ns.append, self.reads.append
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
-        next_tick = next_flush = clock()
-        share = 0
+        next_tick = next_clocks = clock()
         encrypted, gather = self.context is not None, self.kernel_clock
         if not self.stopped:
             self.dispatch(clock())
@@ -579,13 +556,12 @@ class Loop:
             if now >= next_tick:
                 self.check(now)
                 next_tick = now + tick_ns
-            if now >= next_flush:
-                self.flush_share(share)
-                share = (share + 1) % FLUSH_SHARES
-                if share == 0:
+                if now >= next_clocks:
                     self.sample_clocks()
-                next_flush = now + int(FLUSH_S * 1e9) // FLUSH_SHARES
-            wait = min(next_tick, next_flush) - now
+                    next_clocks = now + int(CLOCKS_S * 1e9)
+            elif len(got) >= READS_KEPT:
+                self.store()
+            wait = next_tick - now
             if self.ready and (self.open_loop or self.ready[0][0] > now):
                 wait = min(wait, self.ready[0][0] - now)
             # poll() rounds up to whole ms: sleep the whole ones, then look without sleeping
@@ -594,6 +570,8 @@ class Loop:
             if gather and len(events) < GATHER_BELOW <= len(flows) and not again:
                 time.sleep(GATHER_S)
                 events += poll(0, 4096)
+            now = clock()
+            before = len(got)
             if again:
                 events += [(flow.fd, IN) for flow in again if hot[flow.fd] is flow]
                 again.clear()
@@ -606,15 +584,15 @@ class Loop:
                     if fd in flows:
                         self.ready_flow(flows[fd], event)
                     continue
-                recvmsg = flow.recvmsg
+                recvmsg = flow.recvmsg  # called as an attribute it would be looked up as a method first
                 try:
-                    chunk, extra, _, _ = recvmsg(READ_BYTES, 32)
+                    one = recvmsg(READ_BYTES, 32)
                 except BlockingIOError:
                     continue
                 except OSError as error:
                     self.broken(flow, "reset", error.strerror or "")
                     continue
-                at = clock()
+                chunk = one[0]
                 if event != IN or len(chunk) == READ_BYTES:
                     again.append(flow)
                 if encrypted and chunk:
@@ -622,16 +600,20 @@ class Loop:
                     if plain is None:
                         continue
                     chunk = plain
+                    one = chunk, one[1]
                 if not chunk:
                     self.closed(flow)
                     continue
-                data = flow.data
-                data += chunk
-                flow.stamps += extra[0][2] if extra else NO_STAMP
-                flow.reads.append(at)
-                flow.lengths.append(len(chunk))
-                if flow.slow or data.endswith(b"\r\n\r\n"):
-                    self.progress(flow)
+                keep(one)
+                whose(flow.request)
+                flow.seen_ns = now
+                if flow.slow or len(chunk) < SHORT or chunk.endswith(END):
+                    self.progress(flow, chunk)
+                else:
+                    flow.before = chunk
+            polled(now)
+            read(clock())
+            reads(len(got) - before)
             if self.ready:
                 self.dispatch(clock())
 
@@ -642,14 +624,6 @@ class Loop:
             self.broken(flow, "reset", f"TLS: {error}")
             return None
         return plain
-
-    def progress(self, flow: Flow) -> None:
-        if flow.request < 0:  # bytes nobody asked for
-            self.drop(flow)
-            return
-        verdict = self.framing(flow)
-        if verdict:
-            self.end(flow, verdict)
 
     def closed(self, flow: Flow) -> None:
         complete = flow.request >= 0 and flow.framing == UNTIL_CLOSE
@@ -664,11 +638,10 @@ class Loop:
         for flow in list(self.flows.values()):
             if flow.request < 0 and flow.connected:
                 continue
-            last = flow.reads[-1] if flow.reads else flow.started_ns
             if not flow.connected:
                 if now - flow.connect_ns > self.connect_ns:
                     self.broken(flow, "refused", "timed out while connecting")
-            elif now - last > self.idle_ns:
+            elif now - flow.seen_ns > self.idle_ns:
                 self.broken(flow, "stall")
 
     def finish(self, how: str) -> None:

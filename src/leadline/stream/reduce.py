@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import bisect
-import collections
 import contextlib
 import hashlib
 import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from ..records import Outcome, RequestResult
 from . import sse, wire
 from .trace import Numbers, RequestTrace
 
-_LATE_NS = 1_000_000
-"""A read this late may hold events that came apart: the kernel keeps the last one's time only. An earlier read holds a burst."""
-_ONE_CLOCK_NS = 1_000_000_000
-"""Stamps within this share one sample of the two clocks."""
+_BURST_NS = 1_000_000
+"""What came within this came together. A read that took longer to come may hold events that came apart, and the kernel keeps the time of
+the last one only: those before it are estimated."""
 
 
 class Asked(NamedTuple):
@@ -42,10 +41,12 @@ class Reading(NamedTuple):
     """Time of the last token-bearing event; 0 when there was none."""
     lags_ns: Numbers
     """``read - kernel`` of every read that has a stamp."""
+    total: int
+    """Reads."""
     reads: int
     """Reads that finished at least one token-bearing event."""
     merged: int
-    """Reads that finished more than one: the times of all but the last are too late by at most the lag."""
+    """Reads that finished more than one: the times of all but the last are not the kernel's."""
 
 
 _ABSENT = msgspec.Raw()
@@ -117,16 +118,17 @@ class Run(NamedTuple):
     texts: list[str]
 
 
-def run_of(events: Sequence[bytes]) -> Run:
-    """The run around the middle of ``events`` (each without line breaks), read without parsing the JSON of each.
+def run_of(events: wire.Lines) -> Run:
+    """The run around the middle of ``events``, read without parsing the JSON of each.
 
-    A stream repeats everything but the text: what stands before and behind the text of one parsed event is cut off all of them, and
-    put back to see that nothing else differed. Empty where that cannot be said for certain.
+    A stream repeats everything but the text: what stands before and behind the text of one parsed event is compared with all of them.
+    Empty where it cannot be said for certain that nothing else differs. No event of a run holds a line break.
     """
-    middle, nothing = len(events) // 2, Run(0, 0, [])
-    sample = events[middle]
+    lines, skips, _ = events
+    middle, nothing = len(lines) // 2, Run(0, 0, [])
+    sample = lines[middle][skips[middle] :]
     found = _CONTENT.search(sample)
-    if found is None:
+    if found is None or _broken(sample):
         return nothing
     head, tail = sample[: found.end()], sample[sample.find(b'"', found.end()) :]
     try:
@@ -135,20 +137,30 @@ def run_of(events: Sequence[bytes]) -> Run:
         return nothing
     if not plain or b'"content"' in tail:
         return nothing
-    begin, end = 0, len(events)
-    while not (events[begin].startswith(head) and events[begin].endswith(tail)):
+    begin, end = 0, len(lines)
+    while not (lines[begin].startswith(head, skips[begin]) and lines[begin].endswith(tail)):
         begin += 1
-    while not (events[end - 1].startswith(head) and events[end - 1].endswith(tail)):
+    while not (lines[end - 1].startswith(head, skips[end - 1]) and lines[end - 1].endswith(tail)):
         end -= 1
-    run, first, behind = events[begin:end], len(head), -len(tail)
-    parts = [event[first:behind] for event in run]
-    if head + (tail + head).join(parts) + tail != b"".join(run) or b'"' in b"".join(parts):
+    run, skips = lines[begin:end], skips[begin:end]
+    always = itertools.repeat
+    if not (all(map(bytes.startswith, run, always(head), skips)) and all(map(bytes.endswith, run, always(tail)))):
+        return nothing
+    first, behind = len(head), -len(tail)
+    parts = [line[skip + first : behind] for line, skip in zip(run, skips, strict=True)]
+    told = b'","'.join(parts)
+    apart = sum(map(len, run)) - sum(skips) - (first + len(tail)) * len(run) == sum(map(len, parts))  # head and tail never overlap
+    if not apart or told.count(b'"') != 2 * (len(run) - 1):
         return nothing
     try:
-        texts = _strings.decode(b'["' + b'","'.join(parts) + b'"]')
+        texts = _strings.decode(b'["' + told + b'"]')
     except msgspec.DecodeError:
         return nothing
     return Run(begin, end, texts) if len(texts) == len(run) else nothing
+
+
+def _broken(event: bytes) -> bool:
+    return b"\n" in event or b"\r" in event
 
 
 class _Stream:
@@ -179,18 +191,21 @@ class _Stream:
             return
         self.take_chunk(chunk, end)
 
-    def take_all(self, events: list[bytes], ends: Sequence[int]) -> None:
-        """The same as :meth:`take` on each, at a fraction of the cost. No event holds a line break."""
-        run = run_of(events)
-        if not run.texts or not all(run.texts):
-            self.take_lines(events, ends)
-            return
-        self.take_lines(events[: run.begin], ends[: run.begin])
+    def take_all(self, events: wire.Lines) -> bool:
+        """The same as :meth:`take` on each, at a fraction of the cost; False, and nothing taken, where an event holds a line break."""
+        run, ends, total = run_of(events), events.ends, len(events.lines)
+        if not all(run.texts):
+            run = Run(0, 0, [])
+        before, behind = events.data(0, run.begin), events.data(run.end, total)
+        if any(map(_broken, before)) or any(map(_broken, behind)):
+            return False
+        self.take_lines(before, ends[: run.begin])
         self.events += run.end - run.begin
         self.texts += run.texts
         self.times_at += ends[run.begin : run.end]
         self.counts += [0] * (run.end - run.begin)
-        self.take_lines(events[run.end :], ends[run.end :])
+        self.take_lines(behind, ends[run.end :])
+        return True
 
     def take_lines(self, events: Sequence[bytes], ends: Sequence[int]) -> None:
         """The same, for events that differ in more than their text."""
@@ -270,27 +285,117 @@ def _read_mixed(pieces: list[wire.Piece], stream: _Stream) -> bytes:
     return rest
 
 
-def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Callable[[int], int]) -> Reading:
-    """Read one request. ``start_ns`` is the level's zero, ``monotonic`` maps a kernel stamp to the monotonic clock."""
-    raw = bytes(trace.raw)
+class _Answered(NamedTuple):
+    """A response as it was read, before its events have times."""
+
+    answer: wire.Response | None
+    stream: _Stream
+    streamed: bool
+    rest: bytes
+    """What was left behind the last event."""
+
+
+def reduce(traces: Sequence[RequestTrace], asked: Sequence[Asked], *, start_ns: int) -> list[Reading]:
+    """Read the requests of a block; ``start_ns`` is its zero. What needs no parsing is reckoned for all of them at once."""
+    answers = [_answered(trace) for trace in traces]
+    clocked = _clocked(traces, [answered.stream.times_at for answered in answers])
+    return [_reading(*each, start_ns) for each in zip(traces, asked, answers, clocked, strict=True)]
+
+
+def _answered(trace: RequestTrace) -> _Answered:
+    raw, stream, rest = trace.raw, _Stream(), b""
     answer = wire.response(raw, closed=trace.how in ("eof", "reset", "complete")) if raw else None
-    stream = _Stream()
-    rest = b""
     streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip() == "text/event-stream"
-    if answer is not None and streamed:
-        if answer.events is not None:
-            stream.take_all(answer.events, answer.ends)
-        else:
-            rest = _read_events(answer.pieces, stream)
-    stamps, lags = _stamps(trace, monotonic)
-    which = np.searchsorted(trace.read_end, stream.times_at)  # the read that brought the byte before each offset
-    times = stamps[which]
-    reads = int(np.count_nonzero(np.diff(which))) + 1 if len(which) else 0
-    shared = which.tolist() if reads < len(which) else []
+    if answer is not None and streamed and (answer.events is None or not stream.take_all(answer.events)):
+        answer = answer if answer.events is None else wire.response(raw, closed=True, lines=False)
+        rest = _read_events(answer.pieces, stream)
+    # the events of a whole block are as large as its bytes: none is kept longer than its request is read
+    return _Answered(answer._replace(events=None) if answer is not None else None, stream, streamed, rest)
+
+
+class _Clocked(NamedTuple):
+    """When the token-bearing events of one request came (monotonic ns)."""
+
+    began_ns: int = 0
+    ended_ns: int = 0
+    gaps_ms: tuple[float, ...] = ()
+    gaps_unsure: int = 0
+    reads: int = 0
+    merged: int = 0
+
+
+def _clocked(traces: Sequence[RequestTrace], offsets: Sequence[Sequence[int]]) -> list[_Clocked]:
+    """The times of events whose ends stand at ``offsets`` of each request's bytes.
+
+    An event came when the read that brought its last byte did. Where one read brought several and took longer to come than a burst, the
+    time of the last is the kernel's and the others are put at even steps from the event before, though never earlier than the
+    poll that had not found them yet: they are off by at most what lies between that poll and the stamp.
+    """
+    counts = np.array([len(ends) for ends in offsets], np.int64)
+    bases = np.cumsum([0, *(len(trace.raw) for trace in traces)][:-1])
+    total = int(counts.sum())
+    if not total:
+        return [_Clocked()] * len(traces)
+    ends = np.fromiter(itertools.chain.from_iterable(offsets), np.int64, total) + np.repeat(bases, counts)
+    read_end = np.concatenate([trace.read_end + base for trace, base in zip(traces, bases.tolist(), strict=True)])
+    came_ns = np.concatenate([trace.came_ns for trace in traces])
+    which = np.searchsorted(read_end, ends)  # the read that brought the byte before each offset
+    times = came_ns[which]
+    shared = np.concatenate((which[1:] == which[:-1], [False]))
+    behind = np.cumsum(counts)
+    first = behind - counts
+    unknown = np.zeros(total, bool)
+    if shared.any():
+        since_ns = np.concatenate([trace.since_ns for trace in traces])
+        _estimate(times, unknown, shared, np.maximum(since_ns, 1)[which], set(first.tolist()))
+    unsure = _sums(unknown | np.concatenate(([False], unknown[:-1])), first + 1, behind)
+    reads = _sums(~shared, first, behind)
+    merged = _sums(~shared & np.concatenate(([False], shared[:-1])), first, behind)
+    gaps = (np.diff(times) // 100 / 1e4).tolist()
+    found = []
+    for index, (begin, end) in enumerate(zip(first.tolist(), behind.tolist(), strict=True)):
+        if begin == end:
+            found.append(_Clocked())
+            continue
+        began_ns, ended_ns = int(times[begin]), int(times[end - 1])
+        found.append(_Clocked(began_ns, ended_ns, tuple(gaps[begin : end - 1]), unsure[index], reads[index], merged[index]))
+    return found
+
+
+def _estimate(times: Numbers, unknown: NDArray[np.bool_], shared: NDArray[np.bool_], since_ns: Numbers, firsts: set[int]) -> None:
+    """Put events that came in one read, but not in one burst, where they may have come; mark those. Changes ``times``, ``unknown``."""
+    apart = np.flatnonzero(shared & (times - since_ns > _BURST_NS)).tolist()
+    for begin, end in _runs(apart):  # end: the last of the read, whose time is known
+        earliest, last = int(since_ns[begin]), int(times[end])
+        before = earliest if begin in firsts else int(times[begin - 1])
+        step = (last - before) / (end - begin + 1)
+        for number, event in enumerate(range(begin, end), 1):
+            times[event] = min(last, max(earliest, round(before + step * number)))
+        unknown[begin:end] = True
+
+
+def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Runs of neighbouring ``numbers``: the first of each, and one behind its last."""
+    at = 0
+    for stop, (number, following) in enumerate(itertools.zip_longest(numbers, numbers[1:], fillvalue=-1), 1):
+        if following != number + 1:
+            yield numbers[at], number + 1
+            at = stop
+
+
+def _sums(marks: NDArray[np.bool_], begin: Numbers, end: Numbers) -> list[int]:
+    """How many of ``marks`` are set from each ``begin`` to its ``end``."""
+    total = np.concatenate(([0], np.cumsum(marks)))
+    found: list[int] = (total[end] - total[np.minimum(begin, end)]).tolist()
+    return found
+
+
+def _reading(trace: RequestTrace, asked: Asked, answered: _Answered, clocked: _Clocked, start_ns: int) -> Reading:
+    stream = answered.stream
     tokens, source = _tokens(stream)
-    outcome, detail = _outcome(trace, answer, stream, rest, streamed, tokens, asked)
+    outcome, detail = _outcome(trace, answered, tokens, asked)
     text = "".join(stream.texts)
-    said, timed = _said(stream), _timed(trace.sent_ns, times, stream.counts, tokens, _unknown(shared, lags, len(trace.read_ns)))
+    said, timed = _said(stream), _timed(trace.sent_ns, clocked, stream.counts, tokens)
     return Reading(
         result=RequestResult(
             prompt_id=asked.prompt_id,
@@ -300,7 +405,7 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
             sent_s=(trace.sent_ns - start_ns) / 1e9 if trace.sent_ns else 0.0,
             tokens_out=tokens,
             token_source=source,
-            events=len(times),
+            events=len(stream.times_at),
             text_sha256=hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else "",
             text=text if asked.keep_text else "",
             tokens_in=said.tokens_in,
@@ -312,37 +417,16 @@ def reduce(trace: RequestTrace, asked: Asked, *, start_ns: int, monotonic: Calla
             tpot_ms=timed.tpot_ms,
             tokens_first=timed.tokens_first,
             step_tokens=timed.step_tokens,
-            step_gap_ms=timed.step_gap_ms,
-            gaps_unsure=timed.gaps_unsure,
+            step_gap_ms=clocked.gaps_ms,
+            gaps_unsure=clocked.gaps_unsure,
         ),
         sent_ns=trace.sent_ns,
-        last_ns=int(times[-1]) if len(times) else 0,
-        lags_ns=lags,
-        reads=reads,
-        merged=sum(carried > 1 for carried in collections.Counter(shared).values()),
+        last_ns=clocked.ended_ns,
+        lags_ns=trace.lags_ns,
+        total=len(trace.came_ns),
+        reads=clocked.reads,
+        merged=clocked.merged,
     )
-
-
-def _stamps(trace: RequestTrace, monotonic: Callable[[int], int]) -> tuple[Numbers, Numbers]:
-    """When each read's bytes came (monotonic ns; the read's own time where the kernel gave no stamp), and the lags of the stamped."""
-    stamped = trace.kernel_ns != 0
-    if stamped.all():
-        stamps = _shifted(trace.kernel_ns, monotonic)
-        return stamps, trace.read_ns - stamps
-    stamps = trace.read_ns.copy()
-    stamps[stamped] = _shifted(trace.kernel_ns[stamped], monotonic)
-    return stamps, (trace.read_ns - stamps)[stamped]
-
-
-def _shifted(stamps: Numbers, monotonic: Callable[[int], int]) -> Numbers:
-    """Each stamp on the monotonic clock; those within a second of one another share one look at the two clocks."""
-    shifted, at = stamps.copy(), 0
-    while at < len(stamps):
-        first = int(stamps[at])
-        stop = max(at + 1, int(np.searchsorted(stamps, first + _ONE_CLOCK_NS)))
-        shifted[at:stop] += monotonic(first) - first
-        at = stop
-    return shifted
 
 
 class _Said(NamedTuple):
@@ -372,33 +456,19 @@ class _Timed(NamedTuple):
     tpot_ms: float | None = None
     tokens_first: int = 1
     step_tokens: tuple[int, ...] = ()
-    step_gap_ms: tuple[float, ...] = ()
-    gaps_unsure: int = 0
 
 
-def _unknown(which: list[int], lags: Numbers, reads: int) -> set[int]:
-    """Events whose own time is not known: not the last of their read, and the read was late (``which``: read of each event)."""
-    if not which or len(lags) != reads:
-        return set()
-    pairs = enumerate(itertools.pairwise(which))
-    return {event for event, (read, following) in pairs if read == following and lags[read] > _LATE_NS}
-
-
-def _timed(sent_ns: int, times: Numbers, counts: list[int], tokens: int, unknown: set[int]) -> _Timed:
-    if not len(times):
+def _timed(sent_ns: int, clocked: _Clocked, counts: list[int], tokens: int) -> _Timed:
+    if not counts:
         return _Timed()
-    began_ns, ended_ns = int(times[0]), int(times[-1])
     first = counts[0] or 1
     later = tokens - first
-    gaps = tuple((np.diff(times) // 100 / 1e4).tolist())
     return _Timed(
-        ttft_ms=(began_ns - sent_ns) / 1e6,
-        e2e_ms=(ended_ns - sent_ns) / 1e6,
-        tpot_ms=(ended_ns - began_ns) / 1e6 / later if later > 0 else None,
+        ttft_ms=(clocked.began_ns - sent_ns) / 1e6,
+        e2e_ms=(clocked.ended_ns - sent_ns) / 1e6,
+        tpot_ms=(clocked.ended_ns - clocked.began_ns) / 1e6 / later if later > 0 else None,
         tokens_first=first,
         step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
-        step_gap_ms=gaps,
-        gaps_unsure=sum(bool(unknown & {event, event + 1}) for event in range(len(gaps))) if unknown else 0,
     )
 
 
@@ -423,10 +493,9 @@ _ENDS = {
 _STATUS = {429: Outcome.HTTP_429, 503: Outcome.HTTP_503}
 
 
-def _outcome(
-    trace: RequestTrace, answer: wire.Response | None, stream: _Stream, rest: bytes, streamed: bool, tokens: int, asked: Asked
-) -> tuple[Outcome, str]:
+def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked) -> tuple[Outcome, str]:
     """How a request ended. What the server said comes before how the connection ended, for it says more."""
+    answer, stream, streamed, rest = answered
     if answer is not None and (answer.fault or trace.how == "malformed"):
         return Outcome.MALFORMED_HTTP, answer.fault or "chunk size is not hexadecimal"
     if answer is not None and answer.status is not None and answer.status != 200:

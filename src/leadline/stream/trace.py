@@ -1,19 +1,23 @@
-"""The raw record of a load, as the load process wrote it: bytes and their two times, per request."""
+"""The raw record of a load, as the load process wrote it: bytes and their times, per request."""
 
 from __future__ import annotations
 
-import bisect
+import itertools
 import json
+import mmap
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Bytes = bytes | mmap.mmap
 Numbers = NDArray[np.int64]
 
 _HEADER = struct.Struct("<BxxxII")
+_COUNTS = struct.Struct("<II")
 
 
 def _none() -> Numbers:
@@ -22,7 +26,7 @@ def _none() -> Numbers:
 
 @dataclass
 class RequestTrace:
-    """What happened on the wire to one request. Times in ns of the monotonic clock, kernel stamps of the realtime clock."""
+    """What happened on the wire to one request. Times in ns of the monotonic clock."""
 
     number: int
     intended_ns: int = 0
@@ -34,12 +38,15 @@ class RequestTrace:
     how: str = ""
     """One of the words of :data:`leadline.stream.loop.ENDS`; empty = the record breaks off (the load process was killed)."""
     detail: str = ""
-    kernel_ns: Numbers = field(default_factory=_none)
-    """Receive stamp of each read, 0 where the kernel gave none."""
-    read_ns: Numbers = field(default_factory=_none)
+    came_ns: Numbers = field(default_factory=_none)
+    """When the kernel had the last packet of each read; when the poll returned that reported it, where the kernel gave no stamp."""
+    since_ns: Numbers = field(default_factory=_none)
+    """The first packet of each read came later than this: the poll before had not found it."""
+    lags_ns: Numbers = field(default_factory=_none)
+    """From the kernel stamp until all that the poll reported had been read: at least the lag of the read itself. Of stamped reads."""
     read_end: Numbers = field(default_factory=_none)
     """Bytes read so far, after each read."""
-    raw: bytearray = field(default_factory=bytearray)
+    raw: bytes = b""
 
 
 @dataclass
@@ -47,64 +54,107 @@ class Trace:
     """All requests of one load process."""
 
     requests: dict[int, RequestTrace]
-    clocks: list[tuple[int, int]]
     healths: list[dict[str, object]]
     """One of each load process that came to its end."""
 
-    def monotonic(self, real_ns: int) -> int:
-        """A realtime stamp on the monotonic clock, by the nearest sample of both (one a second: slewing stays below 1 us)."""
-        index = min(bisect.bisect_left(self.clocks, real_ns, key=lambda pair: pair[1]), len(self.clocks) - 1)
-        monotonic_ns, sampled_ns = self.clocks[index]
-        return real_ns - sampled_ns + monotonic_ns
 
-
-def read(data: bytes) -> Trace:
+def read(data: Bytes) -> Trace:
     """Decode a trace file; a torn last frame (a kill) is left out."""
     requests: dict[int, RequestTrace] = {}
     clocks: list[tuple[int, int]] = []
     healths: list[dict[str, object]] = []
+    frames: list[_Reads] = []
     at = 0
     while at + _HEADER.size <= len(data):
         tag, number, size = _HEADER.unpack_from(data, at)
         at += _HEADER.size
         if at + size > len(data):
             break
-        body = memoryview(data)[at : at + size]
-        at += size
         if tag == ord("C"):
-            clocks.append(struct.unpack("<qq", body))
+            clocks.append(struct.unpack_from("<qq", data, at))
+        elif tag == ord("H"):
+            healths.append(json.loads(data[at : at + size]))
+        elif tag == ord("R"):
+            frames.append(_reads(data, at))
+        else:
+            request = requests.get(number)
+            if request is None:
+                request = requests[number] = RequestTrace(number)
+            if tag == ord("S"):
+                request.intended_ns, request.connect_ns, request.sent_ns = struct.unpack_from("<qqq", data, at)
+            elif tag == ord("E"):
+                (request.end_ns,) = struct.unpack_from("<q", data, at)
+                request.how, _, request.detail = data[at + 8 : at + size].decode("utf-8", "replace").partition(": ")
+        at += size
+    if frames:
+        _deal(requests, data, frames, clocks)
+    return Trace(requests, healths)
+
+
+class _Reads(NamedTuple):
+    """The polls and the reads of one frame, in the order of time."""
+
+    polled_ns: Numbers
+    done_ns: Numbers
+    """What each poll reported had been read by then."""
+    reads: Numbers
+    """Of each poll."""
+    whose: NDArray[np.int32]
+    kernel_ns: Numbers
+    """Realtime clock; 0 = no stamp."""
+    begin: Numbers
+    """Where the bytes of each read stand in the file."""
+    lengths: Numbers
+
+
+def _reads(data: Bytes, at: int) -> _Reads:
+    polls, reads = _COUNTS.unpack_from(data, at)
+    polled_ns = np.frombuffer(data, "<i8", polls, at := at + _COUNTS.size)
+    done_ns = np.frombuffer(data, "<i8", polls, at := at + 8 * polls)
+    counts = np.frombuffer(data, "<u4", polls, at := at + 8 * polls).astype(np.int64)
+    whose = np.frombuffer(data, "<i4", reads, at := at + 4 * polls)
+    stamps = np.frombuffer(data, "<i8", 2 * reads, at := at + 4 * reads)
+    lengths = np.frombuffer(data, "<u4", reads, at := at + 16 * reads).astype(np.int64)
+    begin = at + 4 * reads + lengths.cumsum() - lengths
+    return _Reads(polled_ns, done_ns, counts, whose, stamps[::2] * 1_000_000_000 + stamps[1::2], begin, lengths)
+
+
+def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Reads], clocks: Sequence[tuple[int, int]]) -> None:
+    """Give each request its reads."""
+    whole = _Reads(*(np.concatenate(parts) for parts in zip(*frames, strict=True)))
+    order = np.argsort(whole.whose, kind="stable")
+    whose, kernel_ns, begin, lengths = whole.whose[order], whole.kernel_ns[order], whole.begin[order], whole.lengths[order]
+    poll = np.repeat(np.arange(len(whole.reads)), whole.reads)[order]
+    stamped = kernel_ns != 0
+    came_ns = np.where(stamped, _monotonic(kernel_ns, clocks), whole.polled_ns[poll])
+    lags_ns = whole.done_ns[poll] - came_ns
+    since_ns = np.where(poll > 0, whole.polled_ns[poll - 1], 0)
+    behind = lengths.cumsum()
+    starts, stops = begin.tolist(), (begin + lengths).tolist()
+    edges = [0, *(np.flatnonzero(np.diff(whose)) + 1).tolist(), len(whose)]
+    for first, last in itertools.pairwise(edges):
+        if first == last or whose[first] < 0:
             continue
-        if tag == ord("H"):
-            healths.append(json.loads(bytes(body)))
-            continue
+        number = int(whose[first])
         request = requests.get(number)
         if request is None:
             request = requests[number] = RequestTrace(number)
-        if tag == ord("S"):
-            request.intended_ns, request.connect_ns, request.sent_ns = struct.unpack("<qqq", body)
-        elif tag == ord("R"):
-            _reads(request, body)
-        elif tag == ord("E"):
-            (request.end_ns,) = struct.unpack_from("<q", body)
-            request.how, _, request.detail = bytes(body[8:]).decode("utf-8", "replace").partition(": ")
-    return Trace(requests, clocks, healths)
+        mine = slice(first, last)
+        request.came_ns, request.since_ns = came_ns[mine], since_ns[mine]
+        request.lags_ns = lags_ns[mine] if stamped[mine].all() else lags_ns[mine][stamped[mine]]
+        request.read_end = behind[mine] - (behind[first] - lengths[first])
+        request.raw = b"".join([data[start:stop] for start, stop in zip(starts[mine], stops[mine], strict=True)])
 
 
-def _reads(request: RequestTrace, body: memoryview) -> None:
-    (count,) = struct.unpack_from("<I", body)
-    at = 4
-    stamps = np.frombuffer(body, "<i8", 2 * count, at)
-    kernel = stamps[::2] * 1_000_000_000 + stamps[1::2]
-    at += 16 * count
-    reads = np.frombuffer(body, "<i8", count, at)
-    at += 8 * count
-    ends = np.frombuffer(body, "<u4", count, at).cumsum(dtype=np.int64)
-    at += 4 * count
-    if len(request.read_ns):
-        kernel, reads = np.concatenate((request.kernel_ns, kernel)), np.concatenate((request.read_ns, reads))
-        ends = np.concatenate((request.read_end, ends + len(request.raw)))
-    request.kernel_ns, request.read_ns, request.read_end = kernel, reads, ends
-    request.raw += body[at:]
+def _monotonic(real_ns: Numbers, clocks: Sequence[tuple[int, int]]) -> Numbers:
+    """Realtime stamps on the monotonic clock, by the samples of both (one a second), linear between them."""
+    monotonic, real = np.array(clocks, np.int64).reshape(-1, 2).T
+    if not len(real):
+        return real_ns
+    apart = monotonic - real
+    moved = np.interp(real_ns - real[0], real - real[0], apart - apart[0])  # small numbers: a float would round whole clocks
+    shifted: Numbers = real_ns + apart[0] + np.rint(moved).astype(np.int64)
+    return shifted
 
 
 def merge(traces: Sequence[Trace]) -> Trace:
@@ -112,5 +162,4 @@ def merge(traces: Sequence[Trace]) -> Trace:
     requests: dict[int, RequestTrace] = {}
     for trace in traces:
         requests.update(trace.requests)
-    clocks = sorted(pair for trace in traces for pair in trace.clocks)
-    return Trace(dict(sorted(requests.items())), clocks, [health for trace in traces for health in trace.healths])
+    return Trace(dict(sorted(requests.items())), [health for trace in traces for health in trace.healths])

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import h11
@@ -22,6 +23,21 @@ class Piece(NamedTuple):
     end: int
 
 
+class Lines(NamedTuple):
+    """Events of which each is one ``data:`` line that is an HTTP chunk of its own, unless it holds a line break."""
+
+    lines: list[bytes]
+    """Each with the chunk size and the field name in front."""
+    skips: list[int]
+    """Where in its line the event begins."""
+    ends: list[int]
+    """Offset of the end of each in the raw stream."""
+
+    def data(self, begin: int, end: int) -> list[bytes]:
+        """The events from number ``begin`` to ``end``."""
+        return [line[skip:] for line, skip in zip(self.lines[begin:end], self.skips[begin:end], strict=True)]
+
+
 class Response(NamedTuple):
     """What a server sent for one request."""
 
@@ -32,23 +48,21 @@ class Response(NamedTuple):
     fault: str
     """What broke HTTP, empty when nothing did."""
     retry_after: str = ""
-    events: list[bytes] | None = None
-    """The data of every event where the whole body is one ``data: {...}`` line an HTTP chunk (then ``pieces`` is empty)."""
-    ends: Sequence[int] = ()
-    """Offset of the end of each of those events in the raw stream."""
+    events: Lines | None = None
+    """Every event, where the whole body is made of such lines (then ``pieces`` is empty)."""
 
 
-def response(raw: bytes, *, closed: bool) -> Response:
-    """Read one response to a POST; ``closed`` = the connection ended behind ``raw``."""
+def response(raw: bytes, *, closed: bool, lines: bool = True) -> Response:
+    """Read one response to a POST; ``closed`` = the connection ended behind ``raw``, ``lines`` = the events may come as :class:`Lines`."""
     head_end = raw.find(b"\r\n\r\n") + 4
     if head_end < 4 or raw.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):  # interim responses are rare: h11 reads them
         return _slow(raw, closed)
     head = _head(raw[:head_end])
     if head is None:
         return _slow(raw, closed)
-    regular = regular_events(raw, head_end)
+    regular = regular_events(raw, head_end) if lines else None
     if regular is not None:
-        return head._replace(events=regular[0], ends=regular[1], complete=True)
+        return head._replace(events=regular, complete=True)
     plain = plain_chunks(raw, head_end)
     if plain is None:
         return _slow(raw, closed)
@@ -62,36 +76,40 @@ def _head(raw: bytes) -> Response | None:
     return None if head.fault or not _chunked(raw) else head
 
 
-def regular_events(raw: bytes, at: int) -> tuple[list[bytes], list[int]] | None:
-    """Event data and their end offsets, when from ``at`` on there is one ``data:`` line a chunk up to the last chunk, else ``None``.
+def regular_events(raw: bytes, at: int) -> Lines | None:
+    """The events, when from ``at`` on there is one ``data:`` line a chunk up to the last chunk, else ``None``.
 
     Splitting at what separates such chunks loses nothing, and every chunk size is then compared with what stands there, so
-    that an event whose text contains the separator is not mistaken for two.
+    that an event whose text contains the separator is not mistaken for two. Every step goes over all lines in C; line breaks inside an
+    event are not looked for.
     """
     if not raw.endswith(b"\n\n\r\n0\r\n\r\n"):
         return None
-    parts = raw[at:-9].split(b"\n\n\r\n")
-    pairs = [part.split(b"\r\ndata: ", 1) for part in parts]
-    try:
-        digits, events = zip(*pairs, strict=True)
-        sizes = [_SIZES[text] for text in digits]
-    except ValueError:
-        return None
-    except KeyError:
-        if not all(0 < len(text) <= 8 and text.isalnum() for text in digits):
-            return None
+    lines = raw[at:-9].split(b"\n\n\r\n")
+    count, lengths = len(lines), list(map(len, lines))
+    for spelling in _SPELLINGS:
         try:
-            _SIZES.update((text, int(text, 16)) for text in digits)
-        except ValueError:
-            return None
-        sizes = [_SIZES[text] for text in digits]
-    if sizes != [len(event) + 8 for event in events]:
-        return None
-    joined = b"".join(events)
-    if b"\n" in joined or b"\r" in joined:
-        return None
-    behind = itertools.accumulate([len(part) + 4 for part in parts], initial=at)
-    return list(events), [end - 2 for end in behind][1:]
+            fronts = list(map(spelling.__getitem__, lengths))
+        except KeyError:
+            spelling.update((length, _front(length, spelling is _SPELLINGS[1])) for length in set(lengths))
+            fronts = list(map(spelling.__getitem__, lengths))
+        if all(map(bytes.startswith, lines, fronts)):
+            behind = map(operator.add, itertools.accumulate(lengths), range(at + 2, at + 2 + 4 * count, 4))
+            return Lines(lines, list(map(len, fronts)), list(behind))
+    return None
+
+
+_SPELLINGS: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
+"""What a line of a certain length begins with, where the server writes chunk sizes in small or in capital letters."""
+
+
+def _front(length: int, capital: bool) -> bytes:
+    """The chunk size of a line of ``length`` bytes, and its field name; what no line begins with where there is no such line."""
+    for digits in range(1, 9):
+        size = b"%x" % max(0, length - digits)  # of the chunk: the line without its size and CRLF, but with two line feeds
+        if len(size) == digits:
+            return (size.upper() if capital else size) + b"\r\ndata: "
+    return b"\n"
 
 
 def _chunked(head: bytes) -> bool:
