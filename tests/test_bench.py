@@ -14,8 +14,8 @@ import pytest
 
 import loadmock
 from leadline import bench, measure
-from leadline.config import Measure
-from leadline.errors import BadLevels, ConfigError, NotServing, OtherConditions
+from leadline.config import Measure, levels
+from leadline.errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
 
 SETTINGS = Measure(concurrency=(2,), max_tokens=8, max_blocks=2, idle_timeout_s=5)
@@ -173,6 +173,40 @@ def test_open_loop_levels(mock: loadmock.Mock) -> None:
     found = bench.run(mock.url, settings, rates=(2.0,))
     assert found.levels[0].level == Level(workload="chat", concurrency=0, rate_rps=2.0)
     assert len(found.levels[0].blocks[0].requests) == 10
+
+
+def test_a_file_that_is_used_up_ends_the_level(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set()
+    path = tmp_path / "five.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Question {number}?", "output_tokens": 4}) + "\n" for number in range(5)))
+    settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), cache="production", prompts=2, max_blocks=12)
+    level = bench.run(mock.url, settings).levels[0]
+    assert (level.stop, len(level.blocks)) == ("prompts", 2)
+    assert all(block.failed == 0 for block in level.blocks)
+    with pytest.raises(BadWorkload, match="5 prompts are too few for block 0 of 6"):
+        bench.run(mock.url, msgspec.structs.replace(settings, prompts=6))
+    with pytest.raises(BadWorkload, match="too few for block 11 of 2"):
+        measure.check_prompts(levels(settings), settings, blocks=settings.max_blocks)
+
+
+def test_fields_of_ones_own_go_with_every_request(mock: loadmock.Mock) -> None:
+    mock.set()
+    options = measure.Options(extra=bench.extra_body('{"top_k": 1, "cache_prompt": false}'), ignore_eos=True)
+    found = bench.run(mock.url, SETTINGS, options=options)
+    last = mock.get("/ctl/last")
+    assert b'"top_k":1' in last
+    assert b'"cache_prompt":false' in last
+    assert found.asked == '{"cache_prompt":false,"ignore_eos":true,"top_k":1}'
+    with pytest.raises(OtherConditions, match="nothing more"):
+        bench.compare(msgspec.structs.replace(found, asked=""), found)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"), [("{", "not a JSON object"), ("[1]", "not a JSON object"), ('{"stream": false}', "stream is what")]
+)
+def test_fields_that_cannot_be_added_are_refused(text: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        bench.extra_body(text)
 
 
 def test_the_verb(mock: loadmock.Mock, tmp_path: Path) -> None:

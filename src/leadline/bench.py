@@ -15,15 +15,13 @@ import msgspec
 
 from . import __version__, endpoints, measure, stats, workload
 from .config import Measure, levels
-from .errors import BadLevels, ConfigError, NotServing, OtherConditions
+from .errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
 from .target import write_atomically
-from .workload import Prompt
 
 FORMAT = "leadline-bench-1"
 """History: 1 = first."""
 LEAST_BLOCKS = 3
-WARM_UP_BLOCK = 1_000_000
 
 
 class LevelResult(Record, frozen=True):
@@ -32,7 +30,7 @@ class LevelResult(Record, frozen=True):
     level: Level
     blocks: tuple[BlockResult, ...]
     stop: str = ""
-    """``precision``, ``blocks`` (as many as were allowed), ``time``, or empty while it runs."""
+    """``precision``, ``blocks`` (as many as were allowed), ``prompts`` (the file has no more), ``time``, or empty while it runs."""
 
 
 class BenchResult(Record, frozen=True):
@@ -49,6 +47,8 @@ class BenchResult(Record, frozen=True):
     settings: Measure
     levels: tuple[LevelResult, ...]
     label: str = ""
+    asked: str = ""
+    """What requests asked for beyond the prompt and its limit (JSON); results that asked for different things are never compared."""
     complete: bool = False
     round_trip_ms: float | None = None
     """To the server's host through the forward that was measured through: contained in every latency. ``None`` without a forward."""
@@ -81,7 +81,7 @@ class Figures(Record, frozen=True):
     acceptance_rate: float | None
     """Accepted / drafted tokens, where the server says it per request."""
     gaps_unsure: float
-    """Share of the step gaps whose ends shared a late read: above 1 % the p99 is an upper bound."""
+    """Share of the step gaps that have an estimated end, because one read brought several events."""
     late_ms_p99: float
     """How late requests were sent, against the schedule (open loop) or a free connection (closed)."""
     blocks: int
@@ -122,8 +122,7 @@ def run(
     planned = (
         [Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates] if rates else levels(settings)
     )
-    for name in settings.workloads:
-        measure.prompts_of(name, settings, block=0, count=1)
+    measure.check_prompts(planned, settings, blocks=1)
     result = BenchResult(
         format=FORMAT,
         url=url,
@@ -134,6 +133,7 @@ def run(
         settings=settings,
         levels=(),
         label=label,
+        asked=_asked(options),
         round_trip_ms=round_trip_ms,
     )
     for level in planned:
@@ -146,6 +146,27 @@ def run(
     result = msgspec.structs.replace(result, complete=True)
     save(result, out)
     return result
+
+
+def _asked(options: measure.Options) -> str:
+    fields: dict[str, object] = {name: msgspec.json.decode(text) for name, text in options.extra}
+    if options.ignore_eos:
+        fields["ignore_eos"] = True
+    return msgspec.json.encode(fields, order="sorted").decode() if fields else ""
+
+
+def extra_body(text: str) -> tuple[tuple[str, str], ...]:
+    """``'{"top_k": 1}'`` -> pairs of a field and its JSON. Raises :class:`~leadline.errors.ConfigError`."""
+    try:
+        fields = msgspec.json.decode(text or "{}", type=dict[str, msgspec.Raw])
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            place="--extra-body", what=f"not a JSON object: {error}", fix="write for example --extra-body '{\"top_k\": 1}'"
+        ) from None
+    own = sorted(fields.keys() & {"messages", "prompt", "stream", "stream_options"})
+    if own:
+        raise ConfigError(place="--extra-body", what=f"{own[0]} is what leadline itself asks with", fix="leave it out")
+    return tuple((name, bytes(value).decode()) for name, value in fields.items())
 
 
 def rates(text: str | None) -> tuple[float, ...]:
@@ -171,14 +192,6 @@ def headers(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
     return pairs
 
 
-def rehearsal(level: Level, settings: Measure) -> tuple[Prompt, ...]:
-    """Requests like those to be measured, so that what a server sizes and compiles at first use is not measured."""
-    count = max(1, level.concurrency) * settings.warmup_requests
-    if not count:
-        return ()
-    return measure.prompts_of(level.workload, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(16, settings.max_tokens))
-
-
 def _next_block(
     done: LevelResult,
     result: BenchResult,
@@ -187,11 +200,14 @@ def _next_block(
     show: Callable[[LevelResult, int], None] | None,
 ) -> LevelResult:
     level, number = done.level, len(done.blocks)
-    per_client = max(1, level.concurrency) * settings.waves
-    count = max(settings.prompts, per_client) if level.rate_rps is None else max(settings.prompts, round(level.rate_rps * 5))
-    prompts = measure.prompts_of(level.workload, settings, block=number, count=count)
+    try:
+        prompts = measure.prompts_of(level.workload, settings, block=number, count=measure.block_size(level, settings))
+    except BadWorkload:
+        if not number:
+            raise
+        return msgspec.structs.replace(done, stop="prompts")
     tick = (lambda ended: show(done, ended)) if show is not None else None
-    first = rehearsal(level, settings) if number == 0 else ()
+    first = measure.warm_up_prompts(level, settings) if number == 0 else ()
     block = measure.play(
         result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, rehearsal=first, tick=tick
     )
@@ -343,6 +359,11 @@ def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
     """Throughput of ``second`` over ``first``, paired by block. Raises :class:`~leadline.errors.OtherConditions`."""
     if first.workloads != second.workloads:
         raise OtherConditions(campaign=second.label or second.url, what=f"workloads {second.workloads}, not {first.workloads}")
+    if first.asked != second.asked:
+        raise OtherConditions(
+            campaign=second.label or second.url,
+            what=f"its requests asked for {second.asked or 'nothing more'}, not {first.asked or 'nothing more'}",
+        )
     found = []
     for a in first.levels:
         b = next((other for other in second.levels if other.level == a.level), None)

@@ -16,7 +16,7 @@ from typing import Protocol
 import msgspec
 
 from . import endpoints, measure, objective, ready, roofline, traffic
-from .config import OBSERVED, Measure, Settings, Tune, levels
+from .config import OBSERVED, Settings, Tune, levels
 from .decide import next_launch, plan
 from .diagnose import diagnose
 from .engines import Axis, Engine, Loading, Parsed
@@ -64,7 +64,6 @@ from .survey import chart, model_config, model_head, sized
 
 LOG_TAIL_BYTES = 4000
 MIN_BLOCKS_FOR_PRECISION = 3
-WARM_UP_BLOCK, WARM_UP_TOKENS = 1_000_000, 16
 """The block whose prompts warm up (no measurement gets so far), and how much is generated for each."""
 
 
@@ -112,18 +111,12 @@ class RealHands:
     def warm_up(self, base_url: str, level: Level, model: str) -> None:
         """Requests like those to be measured, so that what the engine compiles and sizes at first use is not measured; other prompts."""
         wanted = self.settings.measure
-        prompts = measure.prompts_of(
-            level.workload,
-            wanted,
-            block=WARM_UP_BLOCK,
-            count=max(1, level.concurrency) * wanted.warmup_requests,
-            max_tokens=min(WARM_UP_TOKENS, wanted.max_tokens),
-        )
-        measure.rehearse(base_url, level, prompts, block=WARM_UP_BLOCK, model=model, settings=wanted)
+        prompts = measure.warm_up_prompts(level, wanted)
+        measure.rehearse(base_url, level, prompts, block=measure.WARM_UP_BLOCK, model=model, settings=wanted)
 
     def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
         wanted = self.settings.measure
-        prompts = measure.prompts_of(level.workload, wanted, block=block, count=block_size(level, wanted))
+        prompts = measure.prompts_of(level.workload, wanted, block=block, count=measure.block_size(level, wanted))
         options = measure.Options(keep=str(self.traces / launch.launch_id) if self.traces else "")
         return measure.play(base_url, level, prompts, block=block, model=model, settings=wanted, cpu_s=cpu_s, options=options)
 
@@ -516,11 +509,6 @@ class _Gathered:
 
     def acceptance(self, level: Level) -> list[Acceptance]:
         return [result.acceptance for result in self.results.get(level, []) if result.acceptance is not None]
-
-
-def block_size(level: Level, settings: Measure) -> int:
-    """Requests of a block."""
-    return max(settings.prompts, settings.waves * level.concurrency)
 
 
 def _decisive(finding: Finding | None, error: LeadlineError | None) -> str:

@@ -335,6 +335,7 @@ def bench(
     model: Annotated[str, typer.Option(help="model name to ask for (default: the first of /v1/models)")] = "",
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="ask the server to generate max-tokens always")] = False,
     count_chunks: Annotated[bool, typer.Option("--count-chunks", help="ask the server for the token count of every chunk")] = False,
+    extra_body: Annotated[str, typer.Option(metavar="JSON", help="further fields of every request, for example '{\"top_k\": 1}'")] = "",
     header: Annotated[list[str] | None, typer.Option(help="'Name: value', repeatable (authorisation)")] = None,
     insecure: Annotated[bool, typer.Option("--insecure", help="do not verify the server's certificate")] = False,
     out: Annotated[Path | None, typer.Option(help="write the result here, after every block")] = None,
@@ -357,6 +358,7 @@ def bench(
         options = measure.Options(
             ignore_eos=ignore_eos,
             count_chunks=count_chunks,
+            extra=benching.extra_body(extra_body),
             headers=benching.headers(header or []),
             verify=not insecure,
             keep=str(traces or ""),

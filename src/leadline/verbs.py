@@ -53,8 +53,7 @@ def open_target(text: str, settings: Settings, folder: Path) -> Opened:
 def tune(target: str, settings: Settings, *, yes: bool, fresh: bool, quiet: bool) -> Knowledge:
     """Run or resume the campaign of ``target``; returns all that is known at its verdict."""
     traffic.check(settings)
-    for level in levels(settings.measure):
-        measure.prompts_of(level.workload, settings.measure, block=0, count=1)
+    measure.check_prompts(levels(settings.measure), settings.measure, blocks=settings.measure.max_blocks)
     probe = open_target(target, settings, journal.home() / "targets")
     conditions = conditions_of(target, probe, settings)
     folder = campaign_folder(conditions, settings, probe.parsed, fresh=fresh)

@@ -110,6 +110,17 @@ def built_in(workload: str) -> Template:
     )
 
 
+@functools.lru_cache(4096)
+def _parsed(text: str) -> tuple[str | re.Match[str], ...]:
+    """A text and its placeholders in turns."""
+    parts: list[str | re.Match[str]] = []
+    at = 0
+    for match in _PLACEHOLDER.finditer(text):
+        parts += [text[at : match.start()], match]
+        at = match.end()
+    return (*parts, text[at:])
+
+
 class _Drawer:
     """Fills placeholders. Every draw is a hash of the key and its number, so that no generator's history matters."""
 
@@ -122,7 +133,8 @@ class _Drawer:
     def render(self, text: str, depth: int = 0) -> str:
         if depth > _DEPTH_LIMIT:
             raise ValueError(f"placeholders nested deeper than {_DEPTH_LIMIT}: {text}")
-        return _PLACEHOLDER.sub(lambda match: self._one(match, depth), text)
+        parts = _parsed(text)
+        return text if len(parts) == 1 else "".join([part if isinstance(part, str) else self._one(part, depth) for part in parts])
 
     def _one(self, match: re.Match[str], depth: int) -> str:
         low, high, name, bound, least, most = match.groups()
@@ -167,7 +179,7 @@ def from_file(source: PromptFile, *, seed: int, block: int, count: int, max_toke
             raise BadWorkload(
                 workload=source.name,
                 why=f"{source.requests} prompts are too few for block {block} of {count}, and a repeated prompt would be answered from the cache",
-                fix='give a file with more prompts, or measure.cache = "cold"',
+                fix='give a file with more prompts, fewer of them to a block (measure.prompts, waves) or fewer blocks (measure.max_blocks), or measure.cache = "cold"',
             )
         session = source.sessions[order[at % len(order)]]
         if skip > 0:
