@@ -4,8 +4,9 @@ The server runs on core 0 and logs when it sent what; each client runs on core 1
 reverse order on every second round. An error is a percentile of what the client says minus the same percentile of what the
 server's log says, where a request arrives when the server's kernel has it. CPU is that of the client's whole process tree (user + system) above the same client's run at concurrency 1, per
 1,000 chunks. Peers are found below ``--peers`` (benchmarks/peers/README.md says how to put them there); those missing are left out.
+wrk, which keeps nothing of what it reads, is played beside them where it is installed: what the bare reading costs on this machine at this hour.
 
-    python benchmarks/load_bench.py [--rounds 5] [--peers DIR] [--levels 1,64,512,2048] [--clients leadline,vllm,sglang,aiperf]
+    python benchmarks/load_bench.py [--rounds 5] [--peers DIR] [--levels 1,64,512,2048] [--clients leadline,wrk,vllm,sglang,aiperf]
 """
 
 from __future__ import annotations
@@ -46,6 +47,8 @@ class Run:
     gaps_ms: list[float]
     """Every gap, or one mean a request where the client keeps no more (``mean_only``)."""
     mean_only: bool = False
+    cost_only: bool = False
+    """It measures no latency a stream: only what it used is compared."""
     failed: int = 0
     cpu_s: float = 0.0
     wall_s: float = 0.0
@@ -55,6 +58,8 @@ class Run:
     load_cpu_s: float = 0.0
     """Of ``cpu_s``, what leadline's load processes used; the rest starts the tool, reads what they stored and writes the result."""
     chunks: int = 0
+    unsure: float = 0.0
+    """Share of leadline's gaps of which an end was estimated, because one read brought several events."""
     others: float = 0.0
     """Cores that neither the client nor the server used but were busy: what else ran on the machine."""
     truth_ttft_ms: list[float] = field(default_factory=list)
@@ -86,6 +91,7 @@ def leadline_read(folder: Path, run: Run) -> None:
     run.ttft_ms = [request.ttft_ms for request in requests if request.ttft_ms is not None]
     run.gaps_ms = [gap for request in requests for gap in request.step_gap_ms]
     run.failed = sum(request.outcome.value != "ok" for request in requests)
+    run.unsure = sum(request.gaps_unsure for request in requests) / max(1, len(run.gaps_ms))
     traces = {path: trace.read(path.read_bytes()).healths for path in folder.glob("traces/*/load-*.trace")}
     run.load_cpu_s = sum(float(str(health["cpu_s"])) for healths in traces.values() for health in healths)
     healths = [health for path, healths in traces.items() if "1000000" not in str(path) for health in healths]  # without the warm-up
@@ -160,6 +166,29 @@ def aiperf_read(folder: Path, run: Run) -> None:
             run.gaps_ms.append(metrics["inter_token_latency"]["value"])
 
 
+def wrk_argv(folder: Path, url: str, concurrency: int, count: int, tokens: int) -> list[str]:
+    body = {"model": "mock", "messages": [{"role": "user", "content": _text(0)}], "max_tokens": tokens, "stream": True}
+    lines = ['wrk.method = "POST"', 'wrk.headers["Content-Type"] = "application/json"', f"wrk.body = {json.dumps(json.dumps(body))}"]
+    (folder / "wrk.lua").write_text("\n".join(lines))
+    wave_s = (TTFT_US + tokens * SHAPES[concurrency][2]) / 1e6
+    seconds = max(1, round(count / concurrency * wave_s))
+    return [
+        "wrk",
+        "-t1",
+        f"-c{concurrency}",
+        f"-d{seconds}s",
+        "--timeout",
+        "60s",
+        "-s",
+        str(folder / "wrk.lua"),
+        url + "/v1/chat/completions",
+    ]
+
+
+def wrk_read(folder: Path, run: Run) -> None:
+    run.cost_only = True
+
+
 def _text(number: int) -> str:
     return f"This is request number {number}. Tell me in a few words what comes after it, and why."
 
@@ -167,6 +196,8 @@ def _text(number: int) -> str:
 def clients(peers: Path) -> dict[str, Client]:
     """Every client that is there."""
     found = {"leadline": Client("leadline", leadline_argv, leadline_read)}
+    if shutil.which("wrk"):
+        found["wrk"] = Client("wrk", wrk_argv, wrk_read)
     if (peers / "vllm/bin/python").exists():
         found["vllm"] = Client("vllm", vllm_argv(peers), vllm_read)
     if (peers / "sgl/bin/python").exists():
@@ -270,13 +301,17 @@ def table(runs: list[Run]) -> str:
             mine = [run for run in runs if run.client == client and run.concurrency == concurrency]
             if not mine:
                 continue
+            latency = "    (does not measure)    (does not measure) "
             middle = {key: statistics.median(errors(run)[key] for run in mine) for key in errors(mine[0])}
             cost = statistics.median((run.cpu_s - fixed) * 1e6 / run.chunks for run in mine)
             load = statistics.median((run.load_cpu_s - load_fixed) * 1e6 / run.chunks for run in mine)
             mark = "+" if mine[0].mean_only else " "
+            if not mine[0].cost_only:
+                latency = (
+                    f"{middle['ttft_p50']:+9.2f}/{middle['ttft_p99']:+9.2f}    {middle['itl_p50']:+8.3f}/{middle['itl_p99']:+9.3f}{mark}"
+                )
             lines.append(
-                f"{client:9} {concurrency:<5} {middle['ttft_p50']:+9.2f}/{middle['ttft_p99']:+9.2f}    "
-                f"{middle['itl_p50']:+8.3f}/{middle['itl_p99']:+9.3f}{mark}   "
+                f"{client:9} {concurrency:<5} {latency}   "
                 + (f"{cost:8.1f} {load:8.1f} " if concurrency > 1 else "       -        - ")
                 + f"{statistics.median(run.peak_mb for run in mine):7.0f}  {statistics.median(run.load_mb for run in mine):7.1f}"
                 f"  {statistics.median(run.first_send_cpu_s for run in mine):11.3f}  {statistics.median(run.others for run in mine):6.2f}  {sum(run.failed for run in mine)} (n={len(mine)})"
@@ -299,7 +334,8 @@ def capacity(client: Client, mock: loadmock.Mock, peers: Path) -> str:
         good = abs(error["itl_p50"]) <= limit and abs(error["itl_p99"]) <= limit
         lines.append(
             f"{client.name}: asked {256e3 / gap_us:.1f}k chunks/s, served {spans / 1e3:.1f}k: ITL error "
-            f"{error['itl_p50']:+.3f}/{error['itl_p99']:+.3f} ms: {'within' if good else 'beyond'} {limit:.1f} ms (others {run.others:.2f} cores)"
+            f"{error['itl_p50']:+.3f}/{error['itl_p99']:+.3f} ms: {'within' if good else 'beyond'} {limit:.1f} ms "
+            f"(estimated ends {run.unsure:.1%}, others {run.others:.2f} cores)"
         )
     return "\n".join(lines)
 
@@ -310,7 +346,7 @@ def main() -> None:
     parser.add_argument("--peers", type=Path, default=Path(tempfile.gettempdir()) / "peers")
     parser.add_argument("--levels", default="1,64,512,2048")
     parser.add_argument("--peers-up-to", type=int, default=512, help="levels above are played by leadline only")
-    parser.add_argument("--clients", default="leadline,vllm,sglang,aiperf")
+    parser.add_argument("--clients", default="leadline,wrk,vllm,sglang,aiperf")
     parser.add_argument("--capacity", action="store_true", help="instead: how many chunks a second each client keeps up with")
     parser.add_argument("--out", type=Path, help="append one JSON line a run here; lines that are there already are counted in")
     args = parser.parse_args()
@@ -325,7 +361,8 @@ def main() -> None:
         try:
             if args.capacity:
                 for client in there.values():
-                    print(capacity(client, mock, args.peers), flush=True)
+                    if client.name != "wrk":
+                        print(capacity(client, mock, args.peers), flush=True)
                 return
             before = sum(run.client == "leadline" and run.concurrency == 64 for run in runs)
             for number in range(before, before + args.rounds):
@@ -336,7 +373,7 @@ def main() -> None:
                             continue
                         run = once(client, mock, concurrency, args.peers)
                         runs.append(run)
-                        sys.stderr.write(f"round {number + 1}: {client.name} at {concurrency}: {errors(run)}\n")
+                        sys.stderr.write(f"round {number + 1}: {client.name} at {concurrency}: {run.cpu_s:.2f} s of CPU, {errors(run)}\n")
                         if args.out:
                             with args.out.open("a") as file:
                                 file.write(json.dumps(run.__dict__) + "\n")
