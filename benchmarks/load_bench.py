@@ -12,6 +12,7 @@ wrk, which keeps nothing of what it reads, is played beside them where it is ins
 from __future__ import annotations
 
 import argparse
+import http.server
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -215,17 +217,10 @@ def once(client: Client, mock: loadmock.Mock, concurrency: int, peers: Path) -> 
         folder = Path(name)
         mock.set(ttft=TTFT_US, itl=gap_us)
         argv = client.argv(folder, mock.url, concurrency, count, tokens)
-        environment = {
-            **os.environ,
-            "PYTHONPATH": str(ROOT / "src"),
-            "HF_HUB_OFFLINE": "1",
-            "TRANSFORMERS_OFFLINE": "1",
-            "HF_HOME": str(peers / "hf"),
-        }
         began, busy, own = time.monotonic(), _busy_s(), _used_s(mock.process.pid)
         with open(folder / "said", "wb") as said:
             child = subprocess.Popen(
-                ["taskset", "-c", "1", *argv], stdout=said, stderr=said, cwd=folder, env=environment, start_new_session=True
+                ["taskset", "-c", "1", *argv], stdout=said, stderr=said, cwd=folder, env=_environment(peers), start_new_session=True
             )
             status, usage, peak = _watched(child)
         run.wall_s, run.cpu_s, run.peak_mb = time.monotonic() - began, usage, peak
@@ -235,10 +230,15 @@ def once(client: Client, mock: loadmock.Mock, concurrency: int, peers: Path) -> 
         client.read(folder, run)
         truth = mock.truth(folder)
         run.chunks = sum(len(request.chunk_ns) for request in truth)
-        measured = [request for request in truth if request.max_tokens == tokens]
+        measured = [request for request in truth if request.max_tokens == tokens and request.chunk_ns]
         run.truth_ttft_ms = [(request.chunk_ns[0] - request.arrived_ns) / 1e6 for request in measured]
         run.truth_gaps_ms = [(b - a) / 1e6 for request in measured for a, b in itertools.pairwise(request.chunk_ns)]
     return run
+
+
+def _environment(peers: Path) -> dict[str, str]:
+    offline = {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "HF_HOME": str(peers / "hf")}
+    return {**os.environ, "PYTHONPATH": str(ROOT / "src"), **offline}
 
 
 def _busy_s() -> float:
@@ -274,6 +274,69 @@ def _watched(child: subprocess.Popen[bytes]) -> tuple[int, float, float]:
             total = 0.0
         peak = max(peak, total)
         time.sleep(0.5)
+
+
+def start(client: Client, peers: Path) -> tuple[float, float]:
+    """CPU seconds of the client's tree, and seconds, from its start to its first request for a completion."""
+    import psutil
+
+    first = threading.Event()
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            body = b'{"object":"list","data":[{"id":"mock","object":"model"}]}'
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def do_POST(self) -> None:
+            first.set()
+            time.sleep(1)
+
+        def log_message(self, *args: object) -> None:
+            """Nobody asked."""
+
+    class Server(http.server.ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 1024
+
+    with tempfile.TemporaryDirectory(prefix="load-bench-") as name, Server(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        folder = Path(name)
+        argv = client.argv(folder, f"http://127.0.0.1:{server.server_port}", 64, *SHAPES[64][:2])
+        began = time.monotonic()
+        with open(folder / "said", "wb") as said:
+            child = subprocess.Popen(
+                ["taskset", "-c", "1", *argv], stdout=said, stderr=said, cwd=folder, env=_environment(peers), start_new_session=True
+            )
+        try:
+            if not first.wait(TIMEOUT_S):
+                raise SystemExit(f"{client.name} sent no request:\n" + (folder / "said").read_text()[-2000:])
+            took = time.monotonic() - began
+            root = psutil.Process(child.pid)
+            used = [process.cpu_times() for process in [root, *root.children(recursive=True)]]
+            # of those that ended already, what their parents inherited
+            cpu = sum(times.user + times.system + times.children_user + times.children_system for times in used)
+        finally:
+            os.killpg(child.pid, 9)
+            child.wait()
+            server.shutdown()
+    return cpu, took
+
+
+def starts(there: dict[str, Client], rounds: int, peers: Path) -> str:
+    lines = ["start to first request: CPU s of the whole tree (seconds), medians"]
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in there if name != "wrk"}
+    for _ in range(rounds):
+        for name in found:
+            found[name].append(start(there[name], peers))
+    for name, values in found.items():
+        cpu, took = (statistics.median(column) for column in zip(*values, strict=True))
+        lines.append(f"{name:9} {cpu:.2f} ({took:.2f})  n={len(values)}")
+    return "\n".join(lines)
 
 
 def errors(run: Run) -> dict[str, float]:
@@ -349,10 +412,14 @@ def main() -> None:
     parser.add_argument("--clients", default="leadline,wrk,vllm,sglang,aiperf")
     parser.add_argument("--capacity", action="store_true", help="instead: how many chunks a second each client keeps up with")
     parser.add_argument("--out", type=Path, help="append one JSON line a run here; lines that are there already are counted in")
+    parser.add_argument("--start", action="store_true", help="instead: what each client uses until its first request")
     args = parser.parse_args()
     if loadmock.COMPILER is None or shutil.which("taskset") is None:
         raise SystemExit("load_bench needs a C compiler (cc) and taskset (util-linux)")
     there = {name: client for name, client in clients(args.peers).items() if name in args.clients.split(",")}
+    if args.start:
+        print(starts(there, args.rounds, args.peers))
+        return
     runs: list[Run] = []
     if args.out and args.out.exists():
         runs = [Run(**json.loads(line)) for line in args.out.read_text().splitlines()]

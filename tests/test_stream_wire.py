@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from leadline.errors import BadTarget
 from leadline.records import Outcome
-from leadline.stream import Plan, RequestTrace, Shot, loop, plan, reduce, sse, wire
+from leadline.stream import Plan, Shot, loop, plan, reduce, sse, wire
+from leadline.stream.trace import RequestTrace
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"

@@ -6,6 +6,7 @@ every block, so that what was measured survives whatever ends the run.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -91,15 +92,12 @@ class Figures(Record, frozen=True):
     """Why the level does not count, empty when it does."""
 
 
-def discover(url: str) -> str:
+def discover(url: str, options: measure.Options = measure.PLAIN) -> str:
     """The id of the model a server offers. Raises :class:`~leadline.errors.NotServing`."""
-    answer = endpoints.snapshot(url.rstrip("/").removesuffix("/v1"), ["/v1/models"], "").infos.get("/v1/models")
     try:
-        return str(answer["data"][0]["id"])  # type: ignore[index]
-    except (TypeError, KeyError, IndexError):
-        raise NotServing(
-            url=url, why="/v1/models names no model", fix="check that the server is up (`leadline doctor URL`), or give --model"
-        ) from None
+        return endpoints.first_model(url.rstrip("/").removesuffix("/v1"), headers=options.headers, verify=options.verify)
+    except ValueError as error:
+        raise NotServing(url=url, why=str(error), fix="check that the server is up (`leadline doctor URL`), or give --model") from None
 
 
 def run(
@@ -126,7 +124,7 @@ def run(
     result = BenchResult(
         format=FORMAT,
         url=url,
-        model=model or discover(url),
+        model=model or discover(url, options),
         at_s=time.time(),
         writer=f"leadline {__version__}",
         workloads=measure.digest(settings),
@@ -230,6 +228,18 @@ def _stop(blocks: Sequence[BlockResult], settings: Measure) -> str:
         if (found.high - found.low) / 2 <= settings.precision * found.value:
             return "precision"
     return ""
+
+
+def show_line(done: LevelResult, ended: int) -> None:
+    """One line a block on standard error; the count of a running block only on a terminal."""
+    if ended and sys.stderr.isatty():
+        sys.stderr.write(f"\r{done.level.label}: block {len(done.blocks) + 1}, {ended} requests ended ")
+    elif not ended:
+        block = done.blocks[-1]
+        failed = f", {block.failed} failed" if block.failed else ""
+        end = f"; done by {done.stop}" if done.stop else ""
+        start = "\r" if sys.stderr.isatty() else ""
+        sys.stderr.write(f"{start}{done.level.label}: block {len(done.blocks)}: {block.output_tok_s:.1f} tok/s{failed}{end}\n")
 
 
 def save(result: BenchResult, out: Path | None) -> None:

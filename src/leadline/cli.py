@@ -348,7 +348,8 @@ def bench(
 ) -> None:
     """Throughput, latency and acceptance of a server as it stands. Touches nothing."""
     from . import bench as benching
-    from . import measure, verbs
+    from . import measure
+    from .targets import parse_target
 
     changes = {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens}
     settings = settings_from(config, {"measure": {**changes, "cache": cache, "max_blocks": blocks, "seed": seed}})
@@ -363,8 +364,14 @@ def bench(
             verify=not insecure,
             keep=str(traces or ""),
         )
-        rates = benching.rates(rate)
-        result = verbs.bench(target, settings, model=model, rates=rates, options=options, out=out, label=str(out or ""), quiet=quiet)
+        rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
+        if where.kind == "http":  # what a service needs takes longer to load than the load to begin
+            show = None if quiet else benching.show_line
+            result = benching.run(where.url, settings.measure, model=model, rates=rates, options=options, out=out, label=label, show=show)
+        else:
+            from . import verbs
+
+            result = verbs.bench(target, settings, model=model, rates=rates, options=options, out=out, label=label, quiet=quiet)
     compared = benching.compare(benching.load(compare), result) if compare is not None else ()
     for wish in export or []:
         style, _, place = wish.partition("=")

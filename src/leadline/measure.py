@@ -14,20 +14,22 @@ import os
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import msgspec
-import numpy as np
 
 from . import promptfile, stream, workload
 from .config import Measure
 from .errors import BadWorkload, NotServing
 from .promptfile import PromptFile
 from .records import BlockResult, ClientHealth, Level, Outcome, Record, RequestResult
-from .stream import Plan, Shot, Trace
+from .stream import Plan, Shot
 from .stream import plan as planning
-from .stream import reduce as reducing
 from .workload import Prompt
+
+if TYPE_CHECKING:  # numpy and what reads answers are loaded when there is something to read
+    from .stream.reduce import Reading
+    from .stream.trace import Trace
 
 LAG_LIMIT_MS = 5.0
 """Client lag (p99) that is always tolerated; above it, it must stay below :data:`LAG_SHARE` of a request's duration."""
@@ -105,6 +107,8 @@ def play(
 
 def _check_rehearsal(base_url: str, trace: Trace, prompts: Sequence[Prompt]) -> None:
     """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed."""
+    from .stream.trace import Trace
+
     rehearsed = Trace({number: trace.requests.pop(number) for number in range(len(prompts)) if number in trace.requests}, [])
     failed = ""
     for number, prompt in enumerate(prompts):  # the first that was served is enough
@@ -280,21 +284,20 @@ def arrivals(level: Level, count: int, *, seed: int, block: int) -> tuple[float 
     return tuple(dues)
 
 
-def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN, *, first: int = 0) -> list[reducing.Reading]:
+def reduced(trace: Trace, prompts: Sequence[Prompt], options: Options = PLAIN, *, first: int = 0) -> list[Reading]:
     """Every request that was asked for, in order, from number ``first`` on; one without a trace (the load was killed before) counts as
     aborted."""
+    from .stream import reduce as reducing
+    from .stream.trace import RequestTrace
+
     start = min((request.sent_ns for request in trace.requests.values() if request.sent_ns), default=0)
-    requests = [
-        trace.requests.get(number) or stream.RequestTrace(number, detail="not sent") for number in range(first, first + len(prompts))
-    ]
+    requests = [trace.requests.get(number) or RequestTrace(number, detail="not sent") for number in range(first, first + len(prompts))]
     ignore, keep = options.ignore_eos, options.keep_text
     asked = [reducing.Asked(prompt.prompt_id, prompt.max_tokens, ignore or prompt.ignore_eos, keep) for prompt in prompts]
     return reducing.reduce(requests, asked, start_ns=start)
 
 
-def summary(
-    readings: Sequence[reducing.Reading], level: Level, block: int, trace: Trace, *, server_cpu_s: float | None = None
-) -> BlockResult:
+def summary(readings: Sequence[Reading], level: Level, block: int, trace: Trace, *, server_cpu_s: float | None = None) -> BlockResult:
     """A block's figures from its requests."""
     results = tuple(reading.result for reading in readings)
     sent = [reading.sent_ns for reading in readings if reading.sent_ns]
@@ -315,8 +318,10 @@ def summary(
     )
 
 
-def client_health(readings: Sequence[reducing.Reading], trace: Trace) -> ClientHealth:
+def client_health(readings: Sequence[Reading], trace: Trace) -> ClientHealth:
     """The load generator's own figures, and whether they allow the level to count."""
+    import numpy as np
+
     lags = np.concatenate([reading.lags_ns for reading in readings]) if readings else np.empty(0)
     reads = sum(reading.reads for reading in readings)
     merged = sum(reading.merged for reading in readings)

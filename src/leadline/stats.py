@@ -22,9 +22,7 @@ import functools
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from typing import TypeAlias
-
-from scipy import special
+from typing import Any, TypeAlias
 
 from .records import BlockResult, Interval, Level, Outcome, Record
 
@@ -76,10 +74,18 @@ class Contrast(Record, frozen=True):
         )
 
 
+@functools.cache
+def _special() -> Any:
+    """The distributions; they take a tenth of a second to load, which no load should wait for."""
+    from scipy import special
+
+    return special
+
+
 @functools.lru_cache(maxsize=4096)
 def t_quantile(p: float, df: float) -> float:
     """Quantile of Student's t."""
-    return float(special.stdtrit(df, p))
+    return float(_special().stdtrit(df, p))
 
 
 def moderated(sum_squares: float, df: float, prior: Spread) -> Spread:
@@ -169,7 +175,7 @@ def noise_floor(cells: Iterable[Sequence[tuple[int, BlockResult]]], *, confidenc
         return None
     n, total = len(squares), sum(squares)
     tail = (1 - confidence) / 2
-    low, high = (math.sqrt(total / float(special.chdtri(n, p))) for p in (tail, 1 - tail))
+    low, high = (math.sqrt(total / float(_special().chdtri(n, p))) for p in (tail, 1 - tail))
     return Interval(
         value=math.exp(math.sqrt(total / n)),
         low=math.exp(low),
@@ -221,7 +227,7 @@ def expected_excess(mean: float, sd: float) -> float:
     if sd <= 0:
         return max(0.0, mean)
     z = mean / sd
-    return mean * float(special.ndtr(z)) + sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+    return mean * float(_special().ndtr(z)) + sd * math.exp(-z * z / 2) / math.sqrt(2 * math.pi)
 
 
 def drift(first: Sequence[Measurement], last: Sequence[Measurement], *, launch: Spread = LAUNCH_PRIOR) -> Contrast:

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from . import __version__, inspecting, journal, measure, ready, traffic
-from .bench import BenchResult, LevelResult
+from .bench import BenchResult, show_line
 from .bench import run as bench_run
 from .campaign import Campaign, RealHands
 from .config import Settings, levels
@@ -282,25 +282,8 @@ def bench(
     label: str,
     quiet: bool,
 ) -> BenchResult:
-    """Measure a server as it stands: a URL, a service that runs, or a command that is run for the purpose."""
+    """Measure a service as it stands: one that runs, or a command that is run for the purpose. (``cli`` sees to URLs itself.)"""
     place = parse_target(target)
-    narrate = None if quiet else _bench_line
-
-    def go(url: str, name: str, round_trip_ms: float | None = None) -> BenchResult:
-        return bench_run(
-            url,
-            settings.measure,
-            model=name,
-            rates=rates,
-            options=options,
-            out=out,
-            label=label,
-            round_trip_ms=round_trip_ms,
-            show=narrate,
-        )
-
-    if place.kind == "http":
-        return go(place.url, model)
     opened = open_target(target, settings, journal.home() / "targets")
     supervisor, launch = opened.supervisor, None
     try:
@@ -311,7 +294,17 @@ def bench(
                 hands = RealHands(supervisor=supervisor, engine=opened.engine, parsed=opened.parsed, settings=settings)
                 hands.wait(launch, opened.parsed.candidate, url, notify=lambda loading: None)
             host = supervisor.target
-            return go(url, model, host.round_trip_ms() if isinstance(host, SshTarget) else None)
+            return bench_run(
+                url,
+                settings.measure,
+                model=model,
+                rates=rates,
+                options=options,
+                out=out,
+                label=label,
+                round_trip_ms=host.round_trip_ms() if isinstance(host, SshTarget) else None,
+                show=None if quiet else show_line,
+            )
     finally:
         if launch is not None:
             supervisor.stop(launch, signal=opened.engine.stop_first, grace_s=opened.engine.stop_grace_s)
@@ -320,15 +313,3 @@ def bench(
 
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
-
-
-def _bench_line(done: LevelResult, ended: int) -> None:
-    """One line a block on standard error; the count of a running block only on a terminal."""
-    if ended and sys.stderr.isatty():
-        sys.stderr.write(f"\r{done.level.label}: block {len(done.blocks) + 1}, {ended} requests ended ")
-    elif not ended:
-        block = done.blocks[-1]
-        failed = f", {block.failed} failed" if block.failed else ""
-        end = f"; done by {done.stop}" if done.stop else ""
-        start = "\r" if sys.stderr.isatty() else ""
-        sys.stderr.write(f"{start}{done.level.label}: block {len(done.blocks)}: {block.output_tok_s:.1f} tok/s{failed}{end}\n")

@@ -24,14 +24,16 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..errors import DiskFull, MeasurementInvalid, NotServing
 from . import plan as planning
-from . import trace as tracing
 from .plan import Endpoint, Plan, Shot
-from .trace import RequestTrace, Trace
 
-__all__ = ["Endpoint", "Plan", "RequestTrace", "Shot", "Trace", "play"]
+if TYPE_CHECKING:  # numpy is loaded when there is something to read: the load begins a tenth of a second sooner
+    from .trace import Trace
+
+__all__ = ["Endpoint", "Plan", "Shot", "play"]
 
 _LOOP = Path(__file__).with_name("loop.py")
 _GRACE_S = 5.0
@@ -65,6 +67,7 @@ def play(
     and re-raises.  Raises NotServing, DiskFull, MeasurementInvalid (a load process died).
     """
     address = resolve(plan.endpoint)
+    found: list[Trace] = []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-load-"))) if keep is None else keep
         folder.mkdir(parents=True, exist_ok=True)
@@ -80,13 +83,14 @@ def play(
         for process in running:
             process.start(at)
         _wait(running, tick)
-        found = []
         for (numbers, _), process in zip(parts, running, strict=True):
             trace = process.trace()
             for request in trace.requests.values():
                 request.number = numbers[request.number]
             trace.requests = {request.number: request for request in trace.requests.values()}
             found.append(trace)
+    from . import trace as tracing
+
     return found[0] if len(found) == 1 else tracing.merge(found)
 
 
@@ -158,6 +162,8 @@ class _Process:
         return os.read(self._child.stdout.fileno(), 65536)
 
     def trace(self) -> Trace:
+        from . import trace as tracing
+
         assert self._child.stderr is not None
         complaint = self._child.stderr.read().decode("utf-8", "replace").strip()
         status = self._child.wait(_GRACE_S)
