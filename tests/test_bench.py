@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -134,7 +136,7 @@ def test_rates_and_headers() -> None:
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(NotServing, match="names no model"):
+    with pytest.raises(NotServing, match="did not answer: .*refused"):
         bench.run("http://127.0.0.1:9", SETTINGS)
     with pytest.raises(NotServing, match="warm-up requests failed: refused"):
         bench.run("http://127.0.0.1:9", SETTINGS, model="m")
@@ -187,6 +189,29 @@ def test_a_file_that_is_used_up_ends_the_level(mock: loadmock.Mock, tmp_path: Pa
         bench.run(mock.url, msgspec.structs.replace(settings, prompts=6))
     with pytest.raises(BadWorkload, match="too few for block 11 of 2"):
         measure.check_prompts(levels(settings), settings, blocks=settings.max_blocks)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "why"), [(401, b"", "answered 401"), (200, b"{}", "names no model"), (200, b"<p>", "names no model")]
+)
+def test_a_server_that_names_no_model(status: int, body: bytes, why: str) -> None:
+    asked: list[str | None] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.headers["authorization"])
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Nobody asked."""
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        with pytest.raises(NotServing, match=why):
+            bench.discover(f"http://127.0.0.1:{server.server_port}/v1", measure.Options(headers=(("Authorization", "Bearer k"),)))
+    assert asked == ["Bearer k"]
 
 
 def test_fields_of_ones_own_go_with_every_request(mock: loadmock.Mock) -> None:

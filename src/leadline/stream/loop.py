@@ -398,7 +398,7 @@ class Loop:
                 return
             body = found
         if flow.framing == CHUNKED:
-            complete = data.endswith(END) and self.last_chunk(flow, data)
+            complete = bool(body) and data.endswith(END) and self.last_chunk(flow, data)
         else:
             flow.length -= len(body)
             complete = flow.framing == LENGTH and flow.length <= 0
