@@ -136,7 +136,7 @@ def test_rates_and_headers() -> None:
 
 
 def test_nobody_there() -> None:
-    with pytest.raises(NotServing, match="did not answer: .*refused"):
+    with pytest.raises(NotServing, match=r"did not answer: .*refused"):
         bench.run("http://127.0.0.1:9", SETTINGS)
     with pytest.raises(NotServing, match="warm-up requests failed: refused"):
         bench.run("http://127.0.0.1:9", SETTINGS, model="m")
