@@ -21,15 +21,17 @@ class Written(loop.Loop):
     def __init__(self) -> None:
         self.frames = bytearray()
         self.got, self.whose = [], array.array("i")
-        self.polled_ns, self.read_ns, self.reads = array.array("q"), array.array("q"), array.array("I")
+        self.woke_ns, self.polled_ns, self.read_ns = array.array("q"), array.array("q"), array.array("q")
+        self.reads = array.array("I")
 
     def clock(self, monotonic_ns: int, apart_ns: int) -> None:
         self.frame("C", 0, struct.pack("<qq", monotonic_ns, monotonic_ns + apart_ns))
 
-    def poll(self, at_ns: int, done_ns: int, reads: list[tuple[int, int, bytes]]) -> None:
+    def poll(self, at_ns: int, done_ns: int, reads: list[tuple[int, int, bytes]], woke_ns: int = 0) -> None:
         for number, stamp_ns, data in reads:
             self.got.append((data, [(1, 35, struct.pack("<qq", *divmod(stamp_ns, 10**9)))] if stamp_ns else []))
             self.whose.append(number)
+        self.woke_ns.append(woke_ns)
         self.polled_ns.append(at_ns)
         self.read_ns.append(done_ns)
         self.reads.append(len(reads))
@@ -78,6 +80,21 @@ def test_a_realtime_clock_that_drifts_is_followed() -> None:
     written.frame_reads()
     found = trace.read(bytes(written.frames)).requests
     assert [found[number].came_ns.tolist() for number in range(3)] == [[5 * 10**8], [-7], [2 * 10**9]]
+
+
+def test_a_poll_that_waited_ends_with_the_first_packet() -> None:
+    """Awake 0.1 ms after the earliest stamp: nothing came before it. Awake 5 ms after: something may have, since the poll before."""
+    ms = 10**6
+    written = Written()
+    written.clock(0, REAL)
+    written.poll(1 * ms, 1 * ms, [])
+    written.poll(100 * ms + ms // 2, 101 * ms, [(0, REAL + 100 * ms, b"a"), (1, REAL + 100 * ms + 1000, b"b")], woke_ns=100 * ms + ms // 10)
+    written.poll(205 * ms, 206 * ms, [(0, REAL + 200 * ms, b"c")], woke_ns=205 * ms)
+    written.poll(207 * ms, 208 * ms, [(0, REAL + 206 * ms, b"d")])
+    written.frame_reads()
+    found = trace.read(bytes(written.frames)).requests
+    assert found[0].since_ns.tolist() == [100 * ms, 100 * ms + ms // 2, 205 * ms]
+    assert found[1].since_ns.tolist() == [100 * ms]
 
 
 def test_a_torn_last_frame_is_left_out() -> None:

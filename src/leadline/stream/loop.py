@@ -15,8 +15,9 @@ a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
 === ==========================================================================================================
 C   clock sample: monotonic ns, realtime ns (``<qq``); kernel stamps are realtime
 S   sent: intended, start of connecting (0 = connection was there), first ``send`` (``<qqq``, monotonic ns)
-R   reads of all requests in the order of time: counts of polls and of reads ``<II``; for each poll when it returned ``<q`` and when
-    what it reported had been read ``<q`` (monotonic ns), and how many reads that took ``<I``; for each read its request ``<i`` (-1 =
+R   reads of all requests in the order of time: counts of polls and of reads ``<II``; for each poll when it had to wait and woke up
+    ``<q`` (0 = there was something at once), when it returned ``<q``, when what it reported had been read ``<q`` (monotonic ns), and
+    how many reads that took ``<I``; for each read its request ``<i`` (-1 =
     bytes that nobody asked for), kernel stamp (``<qq`` s, ns; zeros where missing) and length ``<I``; then the bytes read
 E   end: monotonic ns ``<q``, then one of the words of :data:`ENDS`, optionally ``: detail``
 H   this process's own figures, JSON
@@ -148,7 +149,8 @@ class Loop:
         self.got: list[Any] = []
         """What ``recvmsg`` returned, of all connections, since the last time it was brought to :attr:`frames`."""
         self.whose = array.array("i")
-        self.polled_ns, self.read_ns, self.reads = array.array("q"), array.array("q"), array.array("I")
+        self.woke_ns, self.polled_ns, self.read_ns = array.array("q"), array.array("q"), array.array("q")
+        self.reads = array.array("I")
         self.news = 0
         """Requests that ended and were not yet told to whoever started us."""
         self.answered = 0
@@ -189,7 +191,7 @@ class Loop:
 
     def frame_reads(self) -> None:
         """Make one frame of the reads of all connections."""
-        got, polls = self.got, (self.polled_ns, self.read_ns, self.reads)
+        got, polls = self.got, (self.woke_ns, self.polled_ns, self.read_ns, self.reads)
         if not got:  # the last poll alone says since when the next reads can have come
             for part in polls:
                 del part[:-1]
@@ -545,7 +547,7 @@ class Loop:
         hot = self.hot
         again: list[Flow] = []
         got, keep, whose = self.got, self.got.append, self.whose.append
-        polled, read, reads = self.polled_ns.append, self.read_ns.append, self.reads.append
+        woke, polled, read, reads = self.woke_ns.append, self.polled_ns.append, self.read_ns.append, self.reads.append
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
         next_tick = next_clocks = clock()
         encrypted, gather = self.context is not None, self.kernel_clock
@@ -564,8 +566,11 @@ class Loop:
             wait = next_tick - now
             if self.ready and (self.open_loop or self.ready[0][0] > now):
                 wait = min(wait, self.ready[0][0] - now)
-            # poll() rounds up to whole ms: sleep the whole ones, then look without sleeping
-            events = poll(0 if again else max(0, wait // 1_000_000) / 1e3, 4096)
+            events = poll(0, 4096)
+            waited = 0
+            if not events and not again:
+                events = poll(max(0, wait // 1_000_000) / 1e3, 4096)  # it rounds up to whole ms: wait for these, then look again
+                waited = clock()
             self.polls += 1
             if gather and len(events) < GATHER_BELOW <= len(flows) and not again:
                 time.sleep(GATHER_S)
@@ -611,6 +616,7 @@ class Loop:
                     self.progress(flow, chunk)
                 else:
                     flow.before = chunk
+            woke(waited)
             polled(now)
             read(clock())
             reads(len(got) - before)

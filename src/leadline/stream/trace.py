@@ -18,6 +18,8 @@ Numbers = NDArray[np.int64]
 
 _HEADER = struct.Struct("<BxxxII")
 _COUNTS = struct.Struct("<II")
+_PROMPT_NS = 1_000_000
+"""A process that reads this soon after the first packet was not kept from running."""
 
 
 def _none() -> Numbers:
@@ -41,7 +43,7 @@ class RequestTrace:
     came_ns: Numbers = field(default_factory=_none)
     """When the kernel had the last packet of each read; when the poll returned that reported it, where the kernel gave no stamp."""
     since_ns: Numbers = field(default_factory=_none)
-    """The first packet of each read came later than this: the poll before had not found it."""
+    """The first packet of each read came no earlier than this."""
     lags_ns: Numbers = field(default_factory=_none)
     """From the kernel stamp until all that the poll reported had been read: at least the lag of the read itself. Of stamped reads."""
     read_end: Numbers = field(default_factory=_none)
@@ -94,7 +96,10 @@ def read(data: Bytes) -> Trace:
 class _Reads(NamedTuple):
     """The polls and the reads of one frame, in the order of time."""
 
+    woke_ns: Numbers
+    """When a poll had waited for what it reports; 0 = it found something at once."""
     polled_ns: Numbers
+    """When it returned."""
     done_ns: Numbers
     """What each poll reported had been read by then."""
     reads: Numbers
@@ -109,26 +114,27 @@ class _Reads(NamedTuple):
 
 def _reads(data: Bytes, at: int) -> _Reads:
     polls, reads = _COUNTS.unpack_from(data, at)
-    polled_ns = np.frombuffer(data, "<i8", polls, at := at + _COUNTS.size)
+    woke_ns = np.frombuffer(data, "<i8", polls, at := at + _COUNTS.size)
+    polled_ns = np.frombuffer(data, "<i8", polls, at := at + 8 * polls)
     done_ns = np.frombuffer(data, "<i8", polls, at := at + 8 * polls)
     counts = np.frombuffer(data, "<u4", polls, at := at + 8 * polls).astype(np.int64)
     whose = np.frombuffer(data, "<i4", reads, at := at + 4 * polls)
     stamps = np.frombuffer(data, "<i8", 2 * reads, at := at + 4 * reads)
     lengths = np.frombuffer(data, "<u4", reads, at := at + 16 * reads).astype(np.int64)
     begin = at + 4 * reads + lengths.cumsum() - lengths
-    return _Reads(polled_ns, done_ns, counts, whose, stamps[::2] * 1_000_000_000 + stamps[1::2], begin, lengths)
+    return _Reads(woke_ns, polled_ns, done_ns, counts, whose, stamps[::2] * 1_000_000_000 + stamps[1::2], begin, lengths)
 
 
 def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Reads], clocks: Sequence[tuple[int, int]]) -> None:
     """Give each request its reads."""
     whole = _Reads(*(np.concatenate(parts) for parts in zip(*frames, strict=True)))
-    order = np.argsort(whole.whose, kind="stable")
-    whose, kernel_ns, begin, lengths = whole.whose[order], whole.kernel_ns[order], whole.begin[order], whole.lengths[order]
-    poll = np.repeat(np.arange(len(whole.reads)), whole.reads)[order]
-    stamped = kernel_ns != 0
-    came_ns = np.where(stamped, _monotonic(kernel_ns, clocks), whole.polled_ns[poll])
+    poll = np.repeat(np.arange(len(whole.reads)), whole.reads)
+    came_ns = np.where(whole.kernel_ns != 0, _monotonic(whole.kernel_ns, clocks), whole.polled_ns[poll])
+    since_ns = _since(whole, came_ns)[poll]
     lags_ns = whole.done_ns[poll] - came_ns
-    since_ns = np.where(poll > 0, whole.polled_ns[poll - 1], 0)
+    order = np.argsort(whole.whose, kind="stable")
+    whose, begin, lengths = whole.whose[order], whole.begin[order], whole.lengths[order]
+    came_ns, since_ns, lags_ns, stamped = came_ns[order], since_ns[order], lags_ns[order], (whole.kernel_ns != 0)[order]
     behind = lengths.cumsum()
     starts, stops = begin.tolist(), (begin + lengths).tolist()
     edges = [0, *(np.flatnonzero(np.diff(whose)) + 1).tolist(), len(whose)]
@@ -144,6 +150,21 @@ def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Read
         request.lags_ns = lags_ns[mine] if stamped[mine].all() else lags_ns[mine][stamped[mine]]
         request.read_end = behind[mine] - (behind[first] - lengths[first])
         request.raw = b"".join([data[start:stop] for start, stop in zip(starts[mine], stops[mine], strict=True)])
+
+
+def _since(whole: _Reads, came_ns: Numbers) -> Numbers:
+    """For each poll the moment after which all came that it reported.
+
+    What a poll found at once had not been there when the one before returned. A poll that had to wait ends with the first packet: then
+    it is the earliest stamp, if the process was awake soon after it; if not, packets may have come meanwhile that no stamp tells of.
+    """
+    before = np.concatenate(([0], whole.polled_ns[:-1]))
+    some = np.flatnonzero(whole.reads)
+    earliest = whole.woke_ns.copy()
+    earliest[some] = np.minimum.reduceat(came_ns, (whole.reads.cumsum() - whole.reads)[some])
+    prompt = (whole.woke_ns != 0) & (whole.woke_ns - earliest < _PROMPT_NS)
+    since: Numbers = np.where(prompt, np.minimum(earliest, whole.woke_ns), before)
+    return since
 
 
 def _monotonic(real_ns: Numbers, clocks: Sequence[tuple[int, int]]) -> Numbers:
