@@ -328,8 +328,8 @@ def _clocked(traces: Sequence[RequestTrace], offsets: Sequence[Sequence[int]]) -
     """The times of events whose ends stand at ``offsets`` of each request's bytes.
 
     An event came when the read that brought its last byte did. Where one read brought several and took longer to come than a burst, the
-    time of the last is the kernel's and the others are put at even steps from the event before, though never earlier than the
-    poll that had not found them yet: they are off by at most what lies between that poll and the stamp.
+    time of the last is the kernel's and the others are put at even steps from the event before, though never earlier than the read can
+    have come (``since_ns``): they are off by at most what lies between that and the stamp.
     """
     counts = np.array([len(ends) for ends in offsets], np.int64)
     bases = np.cumsum([0, *(len(trace.raw) for trace in traces)][:-1])
