@@ -33,8 +33,23 @@ def answered(raw: bytes, how: str = "complete", **asked: object) -> reduce.Readi
     return reduce.reduce([trace], [reduce.Asked("p", 9, **asked)], start_ns=0)[0]  # type: ignore[arg-type]
 
 
-def lines(*events: bytes) -> wire.Lines:
-    return wire.Lines([b"5\r\ndata: " + event for event in events], [9] * len(events), [0] * len(events))
+def body(events: list[bytes]) -> bytes:
+    return HEAD + b"".join(chunk(b"data: " + event + b"\n\n") for event in events) + END
+
+
+def said(stream: reduce._Stream) -> dict[str, object]:
+    return {**vars(stream), "texts": "".join(stream.texts)}
+
+
+def read_alike(events: list[bytes]) -> None:
+    """In bulk and one by one."""
+    raw = body(events)
+    bulk, plain = reduce._Stream(), reduce._Stream()
+    assert bulk.take_regular(raw, len(HEAD))
+    pieces, _ = wire.plain_chunks(raw, len(HEAD)) or ([], False)
+    for event, piece in zip(events, pieces, strict=True):
+        plain.take(event, piece.end)
+    assert said(bulk) == said(plain)
 
 
 # -- SSE ---------------------------------------------------------------------------------------------------------------
@@ -74,7 +89,7 @@ def test_what_is_written_is_read(events: list[list[str]], end: bytes) -> None:
 @given(st.lists(st.binary(min_size=1, max_size=40), max_size=8), st.integers(0, 400))
 def test_the_fast_framing_agrees_with_h11(pieces: list[bytes], cut: int) -> None:
     raw = (HEAD + b"".join(map(chunk, pieces)) + END)[: len(HEAD) + cut]
-    fast = wire.response(raw, closed=False)
+    fast = wire.response(raw, closed=False, regular=False)
     slow = wire._slow(raw, False)
     assert (fast.status, fast.complete, fast.fault) == (slow.status, slow.complete, slow.fault)
     fast_body = b"".join(piece.data for piece in fast.pieces)
@@ -91,17 +106,17 @@ def test_the_bulk_reader_agrees_with_the_plain_one(texts: list[str], done: bool,
     events = [delta(text) for text in texts] + [b"[DONE]"] * done
     bodies = [b"data: " + event + b"\n\n" for event in events]
     raw = HEAD + b"".join((b"%X\r\n%s\r\n" if capital else b"%x\r\n%s\r\n") % (len(body), body) for body in bodies) + END
-    regular = wire.regular_events(raw, len(HEAD))
+    regular = wire.regular_events(raw, len(HEAD), len(raw) - len(END))
     assert regular is not None
-    assert regular.data(0, len(events)) == events
+    assert regular.data() == events
     pieces, complete = wire.plain_chunks(raw, len(HEAD)) or ([], False)
     assert complete
     assert [piece.end for piece in pieces] == regular.ends
     bulk, plain = reduce._Stream(), reduce._Stream()
-    assert bulk.take_all(regular)
+    assert bulk.take_regular(raw, len(HEAD))
     for event, end in zip(events, regular.ends, strict=True):
         plain.take(event, end)
-    assert vars(bulk) == vars(plain)
+    assert said(bulk) == said(plain)
 
 
 pieces_of_text = st.text(alphabet='ab"\\n{}:,é\x00', max_size=4) | st.sampled_from(['","', '"content":"', "data: "])
@@ -125,21 +140,48 @@ other_events = st.sampled_from(
 @settings(deadline=None, max_examples=400)
 @given(st.lists(plain_events | other_events, min_size=1, max_size=8) | st.lists(other_events, min_size=1, max_size=1).map(lambda e: e * 4))
 def test_a_run_of_like_events_is_read_as_each_of_them_would_be(events: list[bytes]) -> None:
-    bulk, plain = reduce._Stream(), reduce._Stream()
-    ends = list(range(10, 10 + len(events)))
-    assert bulk.take_all(wire.Lines(events, [0] * len(events), ends))
-    for event, end in zip(events, ends, strict=True):
-        plain.take(event, end)
-    assert vars(bulk) == vars(plain)
+    read_alike(events)
+
+
+@settings(deadline=None, max_examples=600)
+@given(
+    st.lists(plain_events, min_size=2, max_size=7),
+    st.lists(st.tuples(st.integers(0, 900), st.integers(0, 60), st.integers(0, 900), st.integers(0, 60)), min_size=1, max_size=3),
+    st.sampled_from([b"", b"\n", b"\r\n", b'"', b"0", b"a", b"\n\n\r\n", b"\\"]),
+)
+def test_a_damaged_stream_is_never_read_in_bulk_as_anything_else(
+    events: list[bytes], moves: list[tuple[int, int, int, int]], more: bytes
+) -> None:
+    """Parts of a stream cut out, and put elsewhere: read in bulk as the strict reader reads it, or not at all."""
+    raw = body(events)
+    for cut, length, place, kept in moves:
+        taken = raw[len(HEAD) + cut : len(HEAD) + cut + length]
+        rest = raw[: len(HEAD) + cut] + raw[len(HEAD) + cut + length :]
+        raw = rest[: len(HEAD) + place] + taken[:kept] + more + rest[len(HEAD) + place :]
+    bulk, strict = reduce._Stream(), reduce._Stream()
+    if not raw.endswith(wire.SEPARATOR + wire.LAST_CHUNK) or not bulk.take_regular(raw, len(HEAD)):
+        return
+    pieces, complete = wire.plain_chunks(raw, len(HEAD)) or ([], False)
+    assert complete
+    assert reduce._read_events(pieces, strict) == b""
+    assert said(bulk) == said(strict)
 
 
 def test_most_of_a_usual_stream_is_one_run() -> None:
-    texts = ["\n", "héllo", "", " x", "\t\\"]
-    last = [b'{"choices":[{"delta":{},"finish_reason":"stop"}]}', b"[DONE]"]
-    events = [delta(text) for text in texts]
-    found = reduce.run_of(lines(b'{"choices":[{"delta":{"role":"assistant","content":""}}]}', *events, *last))
-    assert found == (1, 1 + len(texts), texts)
-    assert reduce.run_of(lines(*events[:2], delta('"'), *events[2:])).texts == [], "left to the parser"
+    first, last = (
+        [b'{"choices":[{"delta":{"role":"assistant","content":""}}]}'],
+        [b'{"choices":[{"delta":{},"finish_reason":"stop"}]}', b"[DONE]"],
+    )
+    for texts in (["a", "héllo", " x", "b", "."], ["\n", "\\", " x", 'say "', "\t"]):
+        raw = body([*first, *(delta(text) for text in texts), *last])
+        run = reduce.run_of(raw, len(HEAD), len(raw) - len(END))
+        assert run is not None
+        assert reduce._said_by(run.texts) == "".join(texts)
+        assert len(run.texts) == len(texts)
+    assert reduce._said_by([b"x\\", b'y","z']) is None, "two wrongs make no right"
+    assert reduce.run_of(body([delta("a"), delta(""), delta("b"), delta("c")]), len(HEAD), len(raw) - len(END)) is None, (
+        "left to the parser"
+    )
 
 
 @pytest.mark.parametrize(
@@ -153,12 +195,7 @@ def test_most_of_a_usual_stream_is_one_run() -> None:
     ],
 )
 def test_broken_events_do_not_mend_each_other(events: list[bytes]) -> None:
-    bulk, plain = reduce._Stream(), reduce._Stream()
-    ends = list(range(1, len(events) + 1))
-    assert bulk.take_all(wire.Lines(events, [0] * len(events), ends))
-    for event, end in zip(events, ends, strict=True):
-        plain.take(event, end)
-    assert vars(bulk) == vars(plain)
+    read_alike(events)
 
 
 def test_text_that_looks_like_framing_is_text() -> None:
@@ -251,12 +288,12 @@ def test_events_that_shared_a_read_but_no_burst_are_estimated(window_ms: float, 
 def test_a_line_break_inside_an_event_is_left_to_the_strict_reader() -> None:
     broken = delta("b").replace(b'{"index"', b'\ndata: {"index"')
     for events in ([delta("a"), broken, delta("c")], [broken], [delta("a")] * 4 + [broken], [delta("a\n"), b"x\rdata: y", delta("c")]):
-        raw = HEAD + b"".join(chunk(b"data: " + event + b"\n\n") for event in events) + END
-        assert wire.response(raw, closed=False).events is not None
+        raw = body(events)
+        assert wire.response(raw, closed=False).regular_at == len(HEAD)
         strict = reduce._Stream()
-        reduce._read_events(wire.response(raw, closed=False, lines=False).pieces, strict)
+        reduce._read_events(wire.response(raw, closed=False, regular=False).pieces, strict)
         read = reduce._answered(RequestTrace(0, how="complete", raw=raw)).stream
-        assert vars(read) == vars(strict)
+        assert said(read) == said(strict)
 
 
 class Fed(loop.Loop):

@@ -95,6 +95,7 @@ class _Chunk(msgspec.Struct, gc=False):
 
 
 _decoder = msgspec.json.Decoder(_Chunk)
+_string = msgspec.json.Decoder(str)
 _strings = msgspec.json.Decoder(list[str])
 _CONTENT = re.compile(rb'"content": ?"')
 
@@ -111,52 +112,77 @@ def _text(chunk: _Chunk) -> str:
 
 
 class Run(NamedTuple):
-    """Neighbouring events that differ in nothing but their text."""
+    """Neighbouring chunks that differ in nothing but the text of their events."""
 
     begin: int
+    """Where in the raw stream the first begins."""
     end: int
-    texts: list[str]
+    """One behind the last."""
+    texts: list[bytes]
+    """As they stand in the JSON; none is empty."""
+    ends: list[int]
+    """Offset of the end of each event."""
 
 
-def run_of(events: wire.Lines) -> Run:
-    """The run around the middle of ``events``, read without parsing the JSON of each.
+def run_of(raw: bytes, at: int, end: int) -> Run | None:
+    """The run around the middle of the chunks from ``at`` to ``end``, read without parsing the JSON of each.
 
-    A stream repeats everything but the text: what stands before and behind the text of one parsed event is compared with all of them.
-    Empty where it cannot be said for certain that nothing else differs. No event of a run holds a line break.
+    A stream repeats everything but the text: what stands before and behind the text of one parsed event is looked for around all of them,
+    and every chunk size must be that of the text it leaves. ``None`` where it cannot be said for certain that nothing else differs.
     """
-    lines, skips, _ = events
-    middle, nothing = len(lines) // 2, Run(0, 0, [])
-    sample = lines[middle][skips[middle] :]
+    middle = raw.rfind(wire.SEPARATOR, at, (at + end) // 2)
+    line = at if middle < 0 else middle + len(wire.SEPARATOR)
+    _, _, sample = raw[line : raw.find(wire.SEPARATOR, line)].partition(wire.FIELD)
     found = _CONTENT.search(sample)
     if found is None or _broken(sample):
-        return nothing
+        return None
     head, tail = sample[: found.end()], sample[sample.find(b'"', found.end()) :]
     try:
         plain = _text(_decoder.decode(sample)).encode() == sample[len(head) : len(sample) - len(tail)]
     except msgspec.DecodeError:
-        return nothing
+        return None
     if not plain or b'"content"' in tail:
-        return nothing
-    begin, end = 0, len(lines)
-    while not (lines[begin].startswith(head, skips[begin]) and lines[begin].endswith(tail)):
-        begin += 1
-    while not (lines[end - 1].startswith(head, skips[end - 1]) and lines[end - 1].endswith(tail)):
-        end -= 1
-    run, skips = lines[begin:end], skips[begin:end]
-    always = itertools.repeat
-    if not (all(map(bytes.startswith, run, always(head), skips)) and all(map(bytes.endswith, run, always(tail)))):
-        return nothing
-    first, behind = len(head), -len(tail)
-    parts = [line[skip + first : behind] for line, skip in zip(run, skips, strict=True)]
-    told = b'","'.join(parts)
-    apart = sum(map(len, run)) - sum(skips) - (first + len(tail)) * len(run) == sum(map(len, parts))  # head and tail never overlap
-    if not apart or told.count(b'"') != 2 * (len(run) - 1):
-        return nothing
+        return None
+    before, behind = wire.FIELD + head, tail + wire.SEPARATOR
+    begin = raw.rfind(b"\n", at, raw.find(before, at, end)) + 1 or at
+    end = raw.rfind(behind, at, end) + len(behind)
+    opening, *parts = raw[begin:end].split(before)
+    size = wire.chunk_size(opening)
+    around, to_end, between = len(head) + len(tail) + len(b"data: \n\n"), len(behind) - 2, len(before)
+    place = begin + len(opening) + between
+    sizes: dict[bytes, int] = {behind: 0}
+    """Of the chunk that begins behind one that ends so; 0 = none follows."""
+    texts, ends = [], []
+    for part in parts:
+        length = size - around
+        if length <= 0:
+            return None
+        rest = part[length:]
+        try:
+            size = sizes[rest]
+        except KeyError:
+            if not rest.startswith(behind):
+                return None
+            size = sizes[rest] = wire.chunk_size(rest[len(behind) :])
+        texts.append(part[:length])
+        ends.append(place + length + to_end)
+        place += len(part) + between
+    return Run(begin, end, texts, ends) if texts and size == 0 else None
+
+
+def _said_by(texts: list[bytes]) -> str | None:
+    """What texts of JSON say one after the other; ``None`` where one of them is no text of JSON."""
+    together = b"".join(texts)
+    if together.isascii() and b"\\" not in together and b'"' not in together:
+        said = together.decode()
+        if said.isprintable():
+            return said
+    quoted = b'"' in together  # then one text could make up for what another lacks
     try:
-        texts = _strings.decode(b'["' + told + b'"]')
+        each = [_string.decode(b'"' + text + b'"') for text in texts] if quoted else _strings.decode(b'["' + b'","'.join(texts) + b'"]')
     except msgspec.DecodeError:
-        return nothing
-    return Run(begin, end, texts) if len(texts) == len(run) else nothing
+        return None
+    return "".join(each) if len(each) == len(texts) else None
 
 
 def _broken(event: bytes) -> bool:
@@ -191,20 +217,28 @@ class _Stream:
             return
         self.take_chunk(chunk, end)
 
-    def take_all(self, events: wire.Lines) -> bool:
-        """The same as :meth:`take` on each, at a fraction of the cost; False, and nothing taken, where an event holds a line break."""
-        run, ends, total = run_of(events), events.ends, len(events.lines)
-        if not all(run.texts):
-            run = Run(0, 0, [])
-        before, behind = events.data(0, run.begin), events.data(run.end, total)
-        if any(map(_broken, before)) or any(map(_broken, behind)):
+    def take_regular(self, raw: bytes, at: int) -> bool:
+        """The same as :meth:`take` on every event from ``at`` on, at a fraction of the cost.
+
+        False, and nothing taken, unless each is one line and a chunk of its own.
+        """
+        end = len(raw) - len(wire.LAST_CHUNK)
+        run = run_of(raw, at, end)
+        said = _said_by(run.texts) if run is not None else None
+        first, last = (run.begin, run.end) if run is not None and said is not None else (at, at)
+        before, behind = wire.regular_events(raw, at, first), wire.regular_events(raw, last, end)
+        if before is None or behind is None:
             return False
-        self.take_lines(before, ends[: run.begin])
-        self.events += run.end - run.begin
-        self.texts += run.texts
-        self.times_at += ends[run.begin : run.end]
-        self.counts += [0] * (run.end - run.begin)
-        self.take_lines(behind, ends[run.end :])
+        events_before, events_behind = before.data(), behind.data()
+        if any(map(_broken, events_before)) or any(map(_broken, events_behind)):
+            return False
+        self.take_lines(events_before, before.ends)
+        if run is not None and said is not None:
+            self.events += len(run.texts)
+            self.texts.append(said)
+            self.times_at += run.ends
+            self.counts += [0] * len(run.texts)
+        self.take_lines(events_behind, behind.ends)
         return True
 
     def take_lines(self, events: Sequence[bytes], ends: Sequence[int]) -> None:
@@ -306,11 +340,11 @@ def _answered(trace: RequestTrace) -> _Answered:
     raw, stream, rest = trace.raw, _Stream(), b""
     answer = wire.response(raw, closed=trace.how in ("eof", "reset", "complete")) if raw else None
     streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip() == "text/event-stream"
-    if answer is not None and streamed and (answer.events is None or not stream.take_all(answer.events)):
-        answer = answer if answer.events is None else wire.response(raw, closed=True, lines=False)
+    if answer is not None and answer.regular_at >= 0 and not (streamed and stream.take_regular(raw, answer.regular_at)):
+        answer = wire.response(raw, closed=True, regular=False)
+    if answer is not None and answer.regular_at < 0 and streamed:
         rest = _read_events(answer.pieces, stream)
-    # the events of a whole block are as large as its bytes: none is kept longer than its request is read
-    return _Answered(answer._replace(events=None) if answer is not None else None, stream, streamed, rest)
+    return _Answered(answer, stream, streamed, rest)
 
 
 class _Clocked(NamedTuple):

@@ -33,9 +33,8 @@ class Lines(NamedTuple):
     ends: list[int]
     """Offset of the end of each in the raw stream."""
 
-    def data(self, begin: int, end: int) -> list[bytes]:
-        """The events from number ``begin`` to ``end``."""
-        return [line[skip:] for line, skip in zip(self.lines[begin:end], self.skips[begin:end], strict=True)]
+    def data(self) -> list[bytes]:
+        return [line[skip:] for line, skip in zip(self.lines, self.skips, strict=True)]
 
 
 class Response(NamedTuple):
@@ -48,21 +47,20 @@ class Response(NamedTuple):
     fault: str
     """What broke HTTP, empty when nothing did."""
     retry_after: str = ""
-    events: Lines | None = None
-    """Every event, where the whole body is made of such lines (then ``pieces`` is empty)."""
+    regular_at: int = -1
+    """Where the body begins, if it ends as one does that has an event a chunk; ``pieces`` is then left to :func:`regular_events`."""
 
 
-def response(raw: bytes, *, closed: bool, lines: bool = True) -> Response:
-    """Read one response to a POST; ``closed`` = the connection ended behind ``raw``, ``lines`` = the events may come as :class:`Lines`."""
+def response(raw: bytes, *, closed: bool, regular: bool = True) -> Response:
+    """Read one response to a POST; ``closed`` = the connection ended behind ``raw``, ``regular`` = a body that looks so may be left unread."""
     head_end = raw.find(b"\r\n\r\n") + 4
     if head_end < 4 or raw.startswith((b"HTTP/1.1 1", b"HTTP/1.0 1")):  # interim responses are rare: h11 reads them
         return _slow(raw, closed)
     head = _head(raw[:head_end])
     if head is None:
         return _slow(raw, closed)
-    regular = regular_events(raw, head_end) if lines else None
-    if regular is not None:
-        return head._replace(events=regular, complete=True)
+    if regular and raw.endswith(SEPARATOR + LAST_CHUNK):
+        return head._replace(regular_at=head_end, complete=True)
     plain = plain_chunks(raw, head_end)
     if plain is None:
         return _slow(raw, closed)
@@ -76,17 +74,17 @@ def _head(raw: bytes) -> Response | None:
     return None if head.fault or not _chunked(raw) else head
 
 
-def regular_events(raw: bytes, at: int) -> Lines | None:
-    """The events, when from ``at`` on there is one ``data:`` line a chunk up to the last chunk, else ``None``.
+def regular_events(raw: bytes, at: int, end: int) -> Lines | None:
+    """The events, when from ``at`` to ``end`` there is one ``data:`` line a chunk, with :data:`SEPARATOR` behind each, else ``None``.
 
     Splitting at what separates such chunks loses nothing, and every chunk size is then compared with what stands there, so
     that an event whose text contains the separator is not mistaken for two. Every step goes over all lines in C; line breaks inside an
     event are not looked for.
     """
-    if not raw.endswith(b"\n\n\r\n0\r\n\r\n"):
-        return None
-    lines = raw[at:-9].split(b"\n\n\r\n")
-    count, lengths = len(lines), list(map(len, lines))
+    if at == end:
+        return Lines([], [], [])
+    lines = raw[at : end - len(SEPARATOR)].split(SEPARATOR)
+    lengths = list(map(len, lines))
     for spelling in _SPELLINGS:
         try:
             fronts = list(map(spelling.__getitem__, lengths))
@@ -94,9 +92,21 @@ def regular_events(raw: bytes, at: int) -> Lines | None:
             spelling.update((length, _front(length, spelling is _SPELLINGS[1])) for length in set(lengths))
             fronts = list(map(spelling.__getitem__, lengths))
         if all(map(bytes.startswith, lines, fronts)):
-            behind = map(operator.add, itertools.accumulate(lengths), range(at + 2, at + 2 + 4 * count, 4))
+            behind = map(operator.add, itertools.accumulate(lengths), range(at + 2, at + 2 + 4 * len(lines), 4))
             return Lines(lines, list(map(len, fronts)), list(behind))
     return None
+
+
+SEPARATOR = b"\n\n\r\n"
+"""The end of an event and of its chunk."""
+LAST_CHUNK = b"0\r\n\r\n"
+FIELD = b"\r\ndata: "
+"""What stands between the size of a chunk and its event."""
+
+
+def chunk_size(digits: bytes) -> int:
+    """A chunk size as it stands there; -1 for anything but up to eight hexadecimal digits."""
+    return int(digits, 16) if 0 < len(digits) <= 8 and not digits.strip(b"0123456789abcdefABCDEF") else -1
 
 
 _SPELLINGS: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
@@ -108,7 +118,7 @@ def _front(length: int, capital: bool) -> bytes:
     for digits in range(1, 9):
         size = b"%x" % max(0, length - digits)  # of the chunk: the line without its size and CRLF, but with two line feeds
         if len(size) == digits:
-            return (size.upper() if capital else size) + b"\r\ndata: "
+            return (size.upper() if capital else size) + FIELD
     return b"\n"
 
 
@@ -129,12 +139,10 @@ def plain_chunks(raw: bytes, at: int) -> tuple[list[Piece], bool] | None:
         text = raw[at:line]
         size = size_of.get(text, -1)
         if size < 0:
-            if not text or len(text) > 8 or not text.isalnum():
+            size = chunk_size(text)
+            if size < 0:
                 return None
-            try:
-                size = size_of[text] = int(text, 16)
-            except ValueError:
-                return None
+            size_of[text] = size
         begin = line + 2
         if size == 0:
             rest = raw[begin:]
