@@ -48,6 +48,8 @@ ENDS = ("complete", "eof", "reset", "refused", "stall", "deadline", "aborted", "
 SO_TIMESTAMPNS = 35  # linux/include/uapi/asm-generic/socket.h; the socket module does not name it
 NO_STAMP = bytes(16)
 HEADER = struct.Struct("<BxxxII")
+SENT = struct.Struct("<BxxxIIqqq")
+ENDED = struct.Struct("<BxxxIIq")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
 GONE = "the process that started the load is gone"
 READS_KEPT = 1024
@@ -124,7 +126,7 @@ class Loop:
     def __init__(self, plan_path: str, trace_path: str) -> None:
         with open(plan_path, "rb") as file:
             self.plan: dict[str, Any] = json.loads(file.readline())
-            self.body = file.read()
+            self.body = memoryview(file.read())
         self.trace = os.open(trace_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.address = tuple(self.plan["address"])
         self.family = socket.AF_INET6 if ":" in self.address[0] else socket.AF_INET
@@ -305,7 +307,7 @@ class Loop:
         self.drop(flow)
         flow.sent_ns = 0
         start, stop = self.offsets[flow.request], self.offsets[flow.request + 1]
-        flow.out = memoryview(self.body)[start:stop]
+        flow.out = self.body[start:stop]
         self.connect(flow)
 
     # -- requests ------------------------------------------------------------------------------------------------------
@@ -323,7 +325,7 @@ class Loop:
             flow.intended_ns = due if self.open_loop or self.requests[number][1] >= 0 else max(due, self.freed_ns)
             flow.clear()
             start, stop = self.offsets[number], self.offsets[number + 1]
-            flow.out = memoryview(self.body)[start:stop]
+            flow.out = self.body[start:stop]
             if flow.sock is None:
                 self.connect(flow)
             else:
@@ -336,12 +338,11 @@ class Loop:
         flow.sent_ns = flow.seen_ns = time.monotonic_ns()
         if not self.first_send_cpu_s:
             self.first_send_cpu_s = time.process_time()
-        times = struct.pack("<qqq", flow.intended_ns, flow.connect_ns, flow.sent_ns)
-        request = flow.request
+        sent = SENT.pack(ord("S"), flow.request, 24, flow.intended_ns, flow.connect_ns, flow.sent_ns)
         if flow.tls is not None:
             flow.out = memoryview(flow.tls.encrypt(flow.out))
         self.send(flow)
-        self.frame("S", request, times)  # behind the send: a file that is slow to write must not look like a slow server
+        self.frames += sent  # behind the send, which may also end the request
 
     def send(self, flow: Flow, *, waiting: bool = False) -> None:
         """Send what the socket takes. ``waiting``: it was watched for room before."""
@@ -368,9 +369,10 @@ class Loop:
     def end(self, flow: Flow, how: str, detail: str = "") -> None:
         number, now = flow.request, time.monotonic_ns()
         if flow.sent_ns == 0:
-            self.frame("S", number, struct.pack("<qqq", flow.intended_ns, flow.connect_ns, 0))
-        text = f"{how}: {detail}" if detail else how
-        self.frame("E", number, struct.pack("<q", now), text.encode())
+            self.frames += SENT.pack(ord("S"), number, 24, flow.intended_ns, flow.connect_ns, 0)
+        text = (f"{how}: {detail}" if detail else how).encode()
+        self.frames += ENDED.pack(ord("E"), number, 8 + len(text), now)
+        self.frames += text
         flow.request, flow.sent_ns = -1, 0
         self.freed_ns = now
         self.left -= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import mmap
 import struct
@@ -135,20 +134,20 @@ def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Read
     order = np.argsort(whole.whose, kind="stable")
     whose, begin, lengths = whole.whose[order], whole.begin[order], whole.lengths[order]
     came_ns, since_ns, lags_ns, stamped = came_ns[order], since_ns[order], lags_ns[order], (whole.kernel_ns != 0)[order]
+    edges = np.flatnonzero(np.diff(whose, prepend=-2, append=-2))
+    counts = np.diff(edges)
     behind = lengths.cumsum()
-    starts, stops = begin.tolist(), (begin + lengths).tolist()
-    edges = [0, *(np.flatnonzero(np.diff(whose)) + 1).tolist(), len(whose)]
-    for first, last in itertools.pairwise(edges):
-        if first == last or whose[first] < 0:
+    read_end = behind - np.repeat((behind - lengths)[edges[:-1]], counts)
+    starts, stops, all_stamped = begin.tolist(), (begin + lengths).tolist(), bool(stamped.all())
+    for number, first, count in zip(whose[edges[:-1]].tolist(), edges.tolist(), counts.tolist(), strict=False):
+        if number < 0:
             continue
-        number = int(whose[first])
         request = requests.get(number)
         if request is None:
             request = requests[number] = RequestTrace(number)
-        mine = slice(first, last)
-        request.came_ns, request.since_ns = came_ns[mine], since_ns[mine]
-        request.lags_ns = lags_ns[mine] if stamped[mine].all() else lags_ns[mine][stamped[mine]]
-        request.read_end = behind[mine] - (behind[first] - lengths[first])
+        mine = slice(first, first + count)
+        request.came_ns, request.since_ns, request.read_end = came_ns[mine], since_ns[mine], read_end[mine]
+        request.lags_ns = lags_ns[mine] if all_stamped else lags_ns[mine][stamped[mine]]
         request.raw = b"".join([data[start:stop] for start, stop in zip(starts[mine], stops[mine], strict=True)])
 
 
