@@ -114,6 +114,20 @@ def trailers(peer: socket.socket, number: int) -> bool:
     return True
 
 
+def late_trailers(peer: socket.socket, number: int) -> bool:
+    peer.sendall(CHUNKED + chunk(EVENT) * 4 + chunk(LAST) + b"0;name=value\r\n")
+    time.sleep(0.3)
+    peer.sendall(b"x-sum: 123456789\r\n")
+    time.sleep(0.3)
+    peer.sendall(b"\r\n")
+    return True
+
+
+def one_line_end_too_many(peer: socket.socket, number: int) -> bool:
+    peer.sendall(CHUNKED + chunk(EVENT) * 4 + chunk(LAST) + b"0\r\n\r\n\r\n")
+    return False
+
+
 def with_length(peer: socket.socket, number: int) -> bool:
     body = EVENT * 4 + LAST
     peer.sendall(SSE + b"content-length: %d\r\n\r\n" % len(body) + body[:50])
@@ -145,11 +159,53 @@ def interim(peer: socket.socket, number: int) -> bool:
     return True
 
 
-@pytest.mark.parametrize("script", [chunked, trailers, with_length, until_close, says_close, byte_by_byte, interim])
+@pytest.mark.parametrize(
+    "script",
+    [chunked, trailers, late_trailers, one_line_end_too_many, with_length, until_close, says_close, byte_by_byte, interim],
+)
 def test_every_framing_is_read(script: Script) -> None:
     with serving(script) as server:
         assert served(play(server)) == [(Outcome.OK, 4, 4)] * 3
-        assert server.connections == (3 if script in (until_close, says_close) else 1)
+        assert server.connections == (3 if script in (until_close, says_close, one_line_end_too_many) else 1)
+
+
+def one_chunk(peer: socket.socket, number: int) -> bool:
+    """Four events in one chunk that takes its time."""
+    body = EVENT * 4 + LAST
+    peer.sendall(CHUNKED + b"%x\r\n" % len(body))
+    for _ in range(4):
+        time.sleep(0.05)
+        peer.sendall(EVENT)
+    peer.sendall(LAST + b"\r\n0\r\n\r\n")
+    return True
+
+
+def test_an_event_came_when_its_own_bytes_did() -> None:
+    with serving(one_chunk) as server:
+        (request,) = play(server, 1).requests
+        assert request.ttft_ms is not None
+        assert 50 <= request.ttft_ms < 100
+        assert all(49 < gap < 100 for gap in request.step_gap_ms)
+
+
+@pytest.mark.parametrize(
+    ("said", "detail"),
+    [
+        (b'data: {"error": {"message": "boom"}}\n\n', "boom"),
+        (b'data: {"object": "error", "message": "boom", "code": 500}\n\ndata: [DONE]\n\n', "boom"),
+        (b'event: error\ndata: {"message": "boom"}\n\n', "boom"),
+        (b'error: {"code": 500, "message": "boom"}\n\n', "boom"),
+    ],
+)
+def test_a_failure_inside_a_stream_is_told(said: bytes, detail: str) -> None:
+    def script(peer: socket.socket, number: int) -> bool:
+        peer.sendall(CHUNKED + chunk(EVENT) * 2 + chunk(said) + b"0\r\n\r\n")
+        return True
+
+    with serving(script) as server:
+        (request,) = play(server, 1).requests
+        assert (request.outcome, request.events) == (Outcome.ERROR_EVENT, 2)
+        assert detail in request.detail
 
 
 def broken_size(peer: socket.socket, number: int) -> bool:
@@ -218,6 +274,14 @@ def test_tls_keeps_the_kernels_times() -> None:
         assert served(result) == [(Outcome.OK, 4, 4)] * 4
         assert result.client.clock == "kernel"
         assert {len(request.step_gap_ms) for request in result.requests} == {3}
+
+
+@pytest.mark.parametrize("script", [until_close, says_close, hangs_up])
+def test_tls_that_is_closed_ends_what_was_on_it(script: Script) -> None:
+    with serving(script, context()) as server:
+        result = play(server, 3, scheme="https", ca_file=str(DATA / "cert.pem"))
+        assert served(result) == [(Outcome.OK, 4, 4)] * 3
+        assert result.duration_s < SETTINGS.idle_timeout_s
 
 
 def test_a_certificate_nobody_vouches_for_is_refused_unless_told() -> None:

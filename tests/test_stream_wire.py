@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import itertools
 import json
 
@@ -301,15 +300,12 @@ class Fed(loop.Loop):
 
     def __init__(self) -> None:
         self.ends: list[str] = []
-        self.got, self.whose = [], array.array("i")
 
     def end(self, flow: loop.Flow, how: str, detail: str = "") -> None:
         self.ends.append(how)
 
     def feed(self, flow: loop.Flow, read: bytes) -> None:
-        self.got.append((read, []))
-        self.whose.append(flow.request)
-        if flow.slow or len(read) < loop.SHORT or read.endswith(loop.END):
+        if flow.slow or not read.endswith(loop.WHOLE):
             self.progress(flow, read)
         else:
             flow.before = read
@@ -330,6 +326,28 @@ def test_the_end_of_a_response_is_seen_however_its_bytes_are_cut(pieces: list[by
         assert fed.ends == []
         fed.feed(flow, data[start:stop])
     assert fed.ends == ["complete"]
+
+
+def timed(reads: list[tuple[int, int, int]], sent_ms: float = 0.0) -> reduce.Reading:
+    """One request of (events in the read, came at ms, since ms) each."""
+    raws = [chunk(b"data: " + delta("w") + b"\n\n") * count for count, _, _ in reads]
+    raws[0], raws[-1] = HEAD + raws[0], raws[-1] + chunk(b"data: [DONE]\n\n") + END
+    came, since = (np.array([int(read[which] * 1e6) for read in reads]) for which in (1, 2))
+    ends = np.cumsum([len(raw) for raw in raws])
+    trace = RequestTrace(0, sent_ns=round(sent_ms * 1e6), how="complete", came_ns=came, since_ns=since, read_end=ends, raw=b"".join(raws))
+    return reduce.reduce([trace], [reduce.Asked("p", 9)], start_ns=0)[0]
+
+
+def test_no_time_to_first_token_is_told_shorter_than_it_was() -> None:
+    result = timed([(3, 50, 1), (1, 60, 60), (1, 70, 70)], sent_ms=1).result
+    assert result.ttft_ms == 49.0
+    assert (result.step_gap_ms, result.gaps_unsure) == ((0.0, 0.0, 10.0, 10.0), 2)
+
+
+def test_a_burst_after_an_unusual_pause_is_marked() -> None:
+    steady = [(1, 10 * step, 10 * step) for step in range(1, 9)]
+    assert timed([*steady, (2, 90, 90)]).result.gaps_unsure == 0, "two at a step"
+    assert timed([*steady, (3, 110, 110)]).result.gaps_unsure == 3, "or three steps read at once"
 
 
 @settings(deadline=None, max_examples=100)

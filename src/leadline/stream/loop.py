@@ -15,9 +15,9 @@ a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
 === ==========================================================================================================
 C   clock sample: monotonic ns, realtime ns (``<qq``); kernel stamps are realtime
 S   sent: intended, start of connecting (0 = connection was there), first ``send`` (``<qqq``, monotonic ns)
-R   reads of all requests in the order of time: counts of polls and of reads ``<II``; for each poll when it had to wait and woke up
-    ``<q`` (0 = there was something at once), when it returned ``<q``, when what it reported had been read ``<q`` (monotonic ns), and
-    how many reads that took ``<I``; for each read its request ``<i`` (-1 =
+R   reads of all requests in the order of time: counts of polls and of reads ``<II``; for each poll since when what it reports can have
+    come ``<q``, when it returned ``<q``, when what it reported had been read ``<q`` (monotonic ns), and how many reads that took
+    ``<I``; for each read its request ``<i`` (-1 =
     bytes that nobody asked for), kernel stamp (``<qq`` s, ns; zeros where missing) and length ``<I``; then the bytes read
 E   end: monotonic ns ``<q``, then one of the words of :data:`ENDS`, optionally ``: detail``
 H   this process's own figures, JSON
@@ -29,6 +29,7 @@ They are written four times a second, so that a kill loses little more than that
 from __future__ import annotations
 
 import array
+import contextlib
 import errno
 import gc
 import heapq
@@ -61,9 +62,10 @@ GATHER_S = 0.0005
 GATHER_BELOW = 16
 READ_BYTES = 4096  # an event is some 200 bytes; a larger buffer costs more to allocate than it saves in calls
 END = b"\r\n\r\n"
-SHORT = 8
-LAST_CHUNK = re.compile(rb"\r\n0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)*\r\n\Z")
-"""The end of a chunked response: last chunk, trailers, empty line."""
+WHOLE = b"\n\n\r\n"
+"""A read that ends so ends with an event and its chunk: nothing needs to be looked at."""
+LAST_CHUNK = re.compile(rb"\r\n0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)*(?:\r\n)+\Z")
+"""The end of a chunked response: last chunk, trailers, empty line (and more of them, from servers that send too many)."""
 TAIL_BYTES = 4096
 """How much of what came before is looked at for it."""
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
@@ -144,6 +146,10 @@ class Loop:
         self.followers: dict[int, list[int]] = {}
         self.ready: list[tuple[int, int]] = []
         self.epoll = select.epoll()
+        self.schedstat: int | None = None
+        with contextlib.suppress(OSError):
+            self.schedstat = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            self.run_delay()  # not every kernel that has the file can be asked
         self.flows: dict[int, Flow] = {}
         self.hot: list[Flow | None] = [None]
         """By file descriptor: those of :attr:`flows` that are established."""
@@ -151,7 +157,7 @@ class Loop:
         self.got: list[Any] = []
         """What ``recvmsg`` returned, of all connections, since the last time it was brought to :attr:`frames`."""
         self.whose = array.array("i")
-        self.woke_ns, self.polled_ns, self.read_ns = array.array("q"), array.array("q"), array.array("q")
+        self.since_ns, self.polled_ns, self.read_ns = array.array("q"), array.array("q"), array.array("q")
         self.reads = array.array("I")
         self.news = 0
         """Requests that ended and were not yet told to whoever started us."""
@@ -193,10 +199,10 @@ class Loop:
 
     def frame_reads(self) -> None:
         """Make one frame of the reads of all connections."""
-        got, polls = self.got, (self.woke_ns, self.polled_ns, self.read_ns, self.reads)
-        if not got:  # the last poll alone says since when the next reads can have come
+        got, polls = self.got, (self.since_ns, self.polled_ns, self.read_ns, self.reads)
+        if not got:
             for part in polls:
-                del part[:-1]
+                del part[:]
             return
         chunks = [one[0] for one in got]
         self.frame(
@@ -393,30 +399,21 @@ class Loop:
         if flow.request < 0:  # bytes nobody asked for
             self.drop(flow)
             return
-        data = flow.before + chunk
-        flow.before = data if flow.framing == HEAD else data[-TAIL_BYTES:]
-        body = chunk
+        data, body = flow.before + chunk, chunk
         if flow.framing == HEAD:
+            flow.before = data
             found = self.head(flow, data)
             if found is None:
                 return
             body = found
+        flow.before = data[-TAIL_BYTES:]
         if flow.framing == CHUNKED:
-            complete = bool(body) and data.endswith(END) and self.last_chunk(flow, data)
+            complete = bool(body) and data.endswith(END) and LAST_CHUNK.search(flow.before) is not None
         else:
             flow.length -= len(body)
             complete = flow.framing == LENGTH and flow.length <= 0
         if complete:
             self.end(flow, "complete")
-
-    def last_chunk(self, flow: Flow, data: bytes) -> bool:
-        """Whether the empty line at the end of ``data`` ends the response."""
-        if LAST_CHUNK.search(data, max(0, len(data) - TAIL_BYTES)):
-            return True
-        if data.endswith(b"\r\n" + END):  # an event with line ends of HTTP, and the end of its chunk
-            return False
-        recent = b"".join([one[0] for one, request in zip(self.got, self.whose, strict=True) if request == flow.request])
-        return LAST_CHUNK.search(recent, max(0, len(recent) - TAIL_BYTES)) is not None
 
     def head(self, flow: Flow, data: bytes) -> bytes | None:
         """Read the head, once it is whole, and return what is behind it."""
@@ -549,9 +546,10 @@ class Loop:
         hot = self.hot
         again: list[Flow] = []
         got, keep, whose = self.got, self.got.append, self.whose.append
-        woke, polled, read, reads = self.woke_ns.append, self.polled_ns.append, self.read_ns.append, self.reads.append
+        since, polled, read, reads = self.since_ns.append, self.polled_ns.append, self.read_ns.append, self.reads.append
         tick_ns = int(max(1e6, min(250e6, self.idle_ns / 4)))
-        next_tick = next_clocks = clock()
+        next_tick = next_clocks = bound = earliest = clock()
+        size = 65536 if self.context is not None else READ_BYTES
         encrypted, gather = self.context is not None, self.kernel_clock
         if not self.stopped:
             self.dispatch(clock())
@@ -568,14 +566,18 @@ class Loop:
             wait = next_tick - now
             if self.ready and (self.open_loop or self.ready[0][0] > now):
                 wait = min(wait, self.ready[0][0] - now)
+            # what is there at once had not been there when the poll before was called; the rest of a read that filled its buffer had
+            earliest, bound = earliest if again else bound, now
             events = poll(0, 4096)
-            waited = 0
             if not events and not again:
+                delay = self.run_delay()
                 events = poll(max(0, wait // 1_000_000) / 1e3, 4096)  # it rounds up to whole ms: wait for these, then look again
-                waited = clock()
+                # a wait ends with the first packet, though another process may have kept us from seeing it at once
+                earliest = bound = clock() - (self.run_delay() - delay)
             self.polls += 1
             if gather and len(events) < GATHER_BELOW <= len(flows) and not again:
                 time.sleep(GATHER_S)
+                bound = clock()
                 events += poll(0, 4096)
             now = clock()
             before = len(got)
@@ -593,14 +595,14 @@ class Loop:
                     continue
                 recvmsg = flow.recvmsg  # called as an attribute it would be looked up as a method first
                 try:
-                    one = recvmsg(READ_BYTES, 32)
+                    one = recvmsg(size, 32)
                 except BlockingIOError:
                     continue
                 except OSError as error:
                     self.broken(flow, "reset", error.strerror or "")
                     continue
                 chunk = one[0]
-                if event != IN or len(chunk) == READ_BYTES:
+                if event != IN or len(chunk) == size:
                     again.append(flow)
                 if encrypted and chunk:
                     plain = self.decrypt(flow, chunk)
@@ -614,16 +616,24 @@ class Loop:
                 keep(one)
                 whose(flow.request)
                 flow.seen_ns = now
-                if flow.slow or len(chunk) < SHORT or chunk.endswith(END):
+                if flow.slow or not chunk.endswith(WHOLE):
                     self.progress(flow, chunk)
                 else:
                     flow.before = chunk
-            woke(waited)
+                if encrypted and flow.tls is not None and flow.tls.ended:
+                    self.closed(flow)
+            since(earliest)
             polled(now)
             read(clock())
             reads(len(got) - before)
             if self.ready:
                 self.dispatch(clock())
+
+    def run_delay(self) -> int:
+        """Ns so far in which this thread could have run and another one did (proc_pid_schedstat(5)); 0 where the kernel does not count."""
+        if self.schedstat is None:
+            return 0
+        return int(os.pread(self.schedstat, 64, 0).split()[1])
 
     def decrypt(self, flow: Flow, received: bytes) -> bytes | None:
         try:
@@ -715,6 +725,7 @@ class Tls:
         self.want = ssl.SSLWantReadError
         self.over = (ssl.SSLZeroReturnError, ssl.SSLEOFError)
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.ended = False
         self.object = context.wrap_bio(self.incoming, self.outgoing, server_hostname=server_name)
 
     def handshake(self, received: bytes) -> tuple[bool, bytes]:
@@ -730,16 +741,18 @@ class Tls:
         return bytes(self.outgoing.read())
 
     def decrypt(self, received: bytes) -> bytes | None:
-        """Plain text; ``None`` when no whole record is there yet, empty at the end of the stream."""
+        """Plain text; ``None`` when no whole record is there yet. :attr:`ended` says whether more can come."""
         self.incoming.write(received)
         plain = []
         try:
-            while True:
-                plain.append(self.object.read(65536))
+            while part := self.object.read(65536):
+                plain.append(part)
+            self.ended = True
         except self.want:
             return b"".join(plain) or None
         except self.over:
-            return b"".join(plain)
+            self.ended = True
+        return b"".join(plain)
 
 
 def tls_context(options: dict[str, Any]) -> Any:

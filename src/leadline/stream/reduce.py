@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ..records import Outcome, RequestResult
 from . import sse, wire
+from .loop import READ_BYTES
 from .trace import Numbers, RequestTrace
 
 _BURST_NS = 1_000_000
@@ -88,6 +89,8 @@ class _Timings(msgspec.Struct, gc=False):
 
 
 class _Chunk(msgspec.Struct, gc=False):
+    object: str | None = None
+    message: msgspec.Raw = _ABSENT
     choices: list[_Choice] = []
     usage: _Usage | None = None
     timings: _Timings | None = None
@@ -268,6 +271,10 @@ class _Stream:
             else:
                 self.take_chunk(chunk, end)
 
+    def fail(self, said: bytes) -> None:
+        """The server said that it failed; what it said first counts."""
+        self.error = self.error or said[:300].decode("utf-8", "replace")
+
     def take_chunk(self, chunk: _Chunk, end: int) -> None:
         counted: int | None = None
         if chunk.usage is not None:
@@ -277,7 +284,9 @@ class _Stream:
             self.timings = chunk.timings
             counted = chunk.timings.predicted_n if counted is None else counted
         if bytes(chunk.error) not in _NOTHING:
-            self.error = self.error or bytes(chunk.error)[:300].decode("utf-8", "replace")
+            self.fail(bytes(chunk.error))
+        elif chunk.object == "error":
+            self.fail(bytes(chunk.message) or b"an error object without a message")
         bearing = False
         for choice in chunk.choices:
             self.finish = choice.finish_reason or self.finish
@@ -315,7 +324,11 @@ def _read_mixed(pieces: list[wire.Piece], stream: _Stream) -> bytes:
         body_ends.append(total)
     found, rest = sse.events(b"".join(piece.data for piece in pieces))
     for event in found:
-        stream.take(event.data, pieces[bisect.bisect_left(body_ends, event.end)].end)
+        if event.name == "error":
+            stream.fail(event.data)
+            continue
+        index = bisect.bisect_left(body_ends, event.end)
+        stream.take(event.data, pieces[index].end - (body_ends[index] - event.end))
     return rest
 
 
@@ -363,7 +376,8 @@ def _clocked(traces: Sequence[RequestTrace], offsets: Sequence[Sequence[int]]) -
 
     An event came when the read that brought its last byte did. Where one read brought several and took longer to come than a burst, the
     time of the last is the kernel's and the others are put at even steps from the event before, though never earlier than the read can
-    have come (``since_ns``): they are off by at most what lies between that and the stamp.
+    have come (``since_ns``): they are off by at most what lies between that and the stamp. Those that came with the first event of a
+    request keep the stamp, so that no time to first token is told shorter than it was.
     """
     counts = np.array([len(ends) for ends in offsets], np.int64)
     bases = np.cumsum([0, *(len(trace.raw) for trace in traces)][:-1])
@@ -375,15 +389,19 @@ def _clocked(traces: Sequence[RequestTrace], offsets: Sequence[Sequence[int]]) -
     came_ns = np.concatenate([trace.came_ns for trace in traces])
     which = np.searchsorted(read_end, ends)  # the read that brought the byte before each offset
     times = came_ns[which]
-    shared = np.concatenate((which[1:] == which[:-1], [False]))
+    group, full = _joined(read_end, np.cumsum([len(trace.read_end) for trace in traces]))
+    shared = np.concatenate((np.diff(group[which]) == 0, [False]))
     behind = np.cumsum(counts)
     first = behind - counts
     unknown = np.zeros(total, bool)
-    if shared.any():
-        since_ns = np.concatenate([trace.since_ns for trace in traces])
-        _estimate(times, unknown, shared, np.maximum(since_ns, 1)[which], set(first.tolist()))
-    unsure = _sums(unknown | np.concatenate(([False], unknown[:-1])), first + 1, behind)
     reads = _sums(~shared, first, behind)
+    if shared.any() or full.any():
+        since_ns = np.concatenate([trace.since_ns for trace in traces])[which]
+        unknown |= full[which] & (times - since_ns > _BURST_NS)
+        spans = np.where(counts > 0, times[np.minimum(behind, total) - 1] - times[np.minimum(first, total - 1)], 0)
+        usual_ns = np.repeat(spans // np.maximum(1, np.array(reads) - 1), counts)
+        _estimate(times, unknown, _Shared(shared, since_ns, usual_ns, set(first.tolist())))
+    unsure = _sums(unknown | np.concatenate(([False], unknown[:-1])), first + 1, behind)
     merged = _sums(~shared & np.concatenate(([False], shared[:-1])), first, behind)
     gaps = (np.diff(times) // 100 / 1e4).tolist()
     found = []
@@ -396,16 +414,46 @@ def _clocked(traces: Sequence[RequestTrace], offsets: Sequence[Sequence[int]]) -
     return found
 
 
-def _estimate(times: Numbers, unknown: NDArray[np.bool_], shared: NDArray[np.bool_], since_ns: Numbers, firsts: set[int]) -> None:
-    """Put events that came in one read, but not in one burst, where they may have come; mark those. Changes ``times``, ``unknown``."""
-    apart = np.flatnonzero(shared & (times - since_ns > _BURST_NS)).tolist()
-    for begin, end in _runs(apart):  # end: the last of the read, whose time is known
-        earliest, last = int(since_ns[begin]), int(times[end])
-        before = earliest if begin in firsts else int(times[begin - 1])
+def _joined(read_end: Numbers, behind: Numbers) -> tuple[Numbers, NDArray[np.bool_]]:
+    """Reads numbered so that those share a number which went on in the next because the buffer was full; and which reads filled it.
+
+    The kernel joins packets that wait and keeps the newest stamp: what such a read holds may have come earlier than it says.
+    ``behind``: one behind the last read of each request.
+    """
+    full = np.diff(read_end, prepend=0) == READ_BYTES
+    goes_on = np.concatenate(([False], full[:-1]))
+    goes_on[behind[behind < len(goes_on)]] = False
+    group: Numbers = np.cumsum(~goes_on)
+    return group, full
+
+
+class _Shared(NamedTuple):
+    """What is known of events that may not have come alone; one entry an event, but for ``firsts``."""
+
+    shared: NDArray[np.bool_]
+    """The next one came in the same read."""
+    since_ns: Numbers
+    usual_ns: Numbers
+    """From one read to the next in this request, on average."""
+    firsts: set[int]
+    """The first of each request."""
+
+
+def _estimate(times: Numbers, unknown: NDArray[np.bool_], known: _Shared) -> None:
+    """Put events that came in one read, but not in one burst, where they may have come; mark those. Changes ``times``, ``unknown``.
+
+    Marked but left are those that look like a burst after an unusual pause: it may have been the load process that paused.
+    """
+    for begin, end in _runs(np.flatnonzero(known.shared).tolist()):  # end: the last of the read, whose time is known
+        earliest, last = int(known.since_ns[begin]), int(times[end])
+        apart, at_first = last - earliest > _BURST_NS, begin in known.firsts
+        before = last if at_first else int(times[begin - 1])
+        unknown[begin:end] |= apart or last - before > max(_BURST_NS, 1.5 * int(known.usual_ns[begin]))
+        if not apart or at_first:
+            continue
         step = (last - before) / (end - begin + 1)
         for number, event in enumerate(range(begin, end), 1):
             times[event] = min(last, max(earliest, round(before + step * number)))
-        unknown[begin:end] = True
 
 
 def _runs(numbers: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -39,6 +39,9 @@ def events(stream: bytes) -> tuple[list[SseEvent], bytes]:
         value = value[1:] if value.startswith(b" ") else value
         if field == b"data":
             data.append(value)
+        elif field == b"error":  # llama-server's own: a line "error: {...}" instead of an event
+            data.append(value)
+            name = "error"
         elif field == b"event":
             name = value.decode("utf-8", "replace")
     rest = stream[start:]

@@ -17,8 +17,6 @@ Numbers = NDArray[np.int64]
 
 _HEADER = struct.Struct("<BxxxII")
 _COUNTS = struct.Struct("<II")
-_PROMPT_NS = 1_000_000
-"""A process that reads this soon after the first packet was not kept from running."""
 
 
 def _none() -> Numbers:
@@ -42,7 +40,7 @@ class RequestTrace:
     came_ns: Numbers = field(default_factory=_none)
     """When the kernel had the last packet of each read; when the poll returned that reported it, where the kernel gave no stamp."""
     since_ns: Numbers = field(default_factory=_none)
-    """The first packet of each read came no earlier than this."""
+    """The first packet of each read came no earlier than this, nor than the request was sent."""
     lags_ns: Numbers = field(default_factory=_none)
     """From the kernel stamp until all that the poll reported had been read: at least the lag of the read itself. Of stamped reads."""
     read_end: Numbers = field(default_factory=_none)
@@ -95,8 +93,8 @@ def read(data: Bytes) -> Trace:
 class _Reads(NamedTuple):
     """The polls and the reads of one frame, in the order of time."""
 
-    woke_ns: Numbers
-    """When a poll had waited for what it reports; 0 = it found something at once."""
+    since_ns: Numbers
+    """What a poll reports came no earlier than this."""
     polled_ns: Numbers
     """When it returned."""
     done_ns: Numbers
@@ -113,7 +111,7 @@ class _Reads(NamedTuple):
 
 def _reads(data: Bytes, at: int) -> _Reads:
     polls, reads = _COUNTS.unpack_from(data, at)
-    woke_ns = np.frombuffer(data, "<i8", polls, at := at + _COUNTS.size)
+    since_ns = np.frombuffer(data, "<i8", polls, at := at + _COUNTS.size)
     polled_ns = np.frombuffer(data, "<i8", polls, at := at + 8 * polls)
     done_ns = np.frombuffer(data, "<i8", polls, at := at + 8 * polls)
     counts = np.frombuffer(data, "<u4", polls, at := at + 8 * polls).astype(np.int64)
@@ -121,7 +119,7 @@ def _reads(data: Bytes, at: int) -> _Reads:
     stamps = np.frombuffer(data, "<i8", 2 * reads, at := at + 4 * reads)
     lengths = np.frombuffer(data, "<u4", reads, at := at + 16 * reads).astype(np.int64)
     begin = at + 4 * reads + lengths.cumsum() - lengths
-    return _Reads(woke_ns, polled_ns, done_ns, counts, whose, stamps[::2] * 1_000_000_000 + stamps[1::2], begin, lengths)
+    return _Reads(since_ns, polled_ns, done_ns, counts, whose, stamps[::2] * 1_000_000_000 + stamps[1::2], begin, lengths)
 
 
 def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Reads], clocks: Sequence[tuple[int, int]]) -> None:
@@ -129,7 +127,7 @@ def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Read
     whole = _Reads(*(np.concatenate(parts) for parts in zip(*frames, strict=True)))
     poll = np.repeat(np.arange(len(whole.reads)), whole.reads)
     came_ns = np.where(whole.kernel_ns != 0, _monotonic(whole.kernel_ns, clocks), whole.polled_ns[poll])
-    since_ns = _since(whole, came_ns)[poll]
+    since_ns = np.minimum(whole.since_ns, _earliest(whole, came_ns))[poll]
     lags_ns = whole.done_ns[poll] - came_ns
     order = np.argsort(whole.whose, kind="stable")
     whose, begin, lengths = whole.whose[order], whole.begin[order], whole.lengths[order]
@@ -146,24 +144,18 @@ def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Read
         if request is None:
             request = requests[number] = RequestTrace(number)
         mine = slice(first, first + count)
-        request.came_ns, request.since_ns, request.read_end = came_ns[mine], since_ns[mine], read_end[mine]
+        request.came_ns, request.read_end = came_ns[mine], read_end[mine]
+        request.since_ns = np.maximum(since_ns[mine], request.sent_ns)
         request.lags_ns = lags_ns[mine] if all_stamped else lags_ns[mine][stamped[mine]]
         request.raw = b"".join([data[start:stop] for start, stop in zip(starts[mine], stops[mine], strict=True)])
 
 
-def _since(whole: _Reads, came_ns: Numbers) -> Numbers:
-    """For each poll the moment after which all came that it reported.
-
-    What a poll found at once had not been there when the one before returned. A poll that had to wait ends with the first packet: then
-    it is the earliest stamp, if the process was awake soon after it; if not, packets may have come meanwhile that no stamp tells of.
-    """
-    before = np.concatenate(([0], whole.polled_ns[:-1]))
+def _earliest(whole: _Reads, came_ns: Numbers) -> Numbers:
+    """For each poll the earliest stamp of what it reported: where that is before the load process woke up, it did not wake at once."""
+    earliest = whole.polled_ns.copy()
     some = np.flatnonzero(whole.reads)
-    earliest = whole.woke_ns.copy()
     earliest[some] = np.minimum.reduceat(came_ns, (whole.reads.cumsum() - whole.reads)[some])
-    prompt = (whole.woke_ns != 0) & (whole.woke_ns - earliest < _PROMPT_NS)
-    since: Numbers = np.where(prompt, np.minimum(earliest, whole.woke_ns), before)
-    return since
+    return earliest
 
 
 def _monotonic(real_ns: Numbers, clocks: Sequence[tuple[int, int]]) -> Numbers:
