@@ -23,6 +23,12 @@ from .target import write_atomically
 FORMAT = "leadline-bench-1"
 """History: 1 = first."""
 LEAST_BLOCKS = 3
+OWN_FIELDS = {
+    **dict.fromkeys(("messages", "prompt", "stream", "stream_options"), "leave it out"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "give --max-tokens instead"),
+    "model": "give --model instead",
+}
+"""Fields of a request that ``--extra-body`` cannot set, and what to do instead."""
 
 
 class LevelResult(Record, frozen=True):
@@ -161,9 +167,9 @@ def extra_body(text: str) -> tuple[tuple[str, str], ...]:
         raise ConfigError(
             place="--extra-body", what=f"not a JSON object: {error}", fix="write for example --extra-body '{\"top_k\": 1}'"
         ) from None
-    own = sorted(fields.keys() & {"messages", "prompt", "stream", "stream_options"})
+    own = sorted(fields.keys() & OWN_FIELDS.keys())
     if own:
-        raise ConfigError(place="--extra-body", what=f"{own[0]} is what leadline itself asks with", fix="leave it out")
+        raise ConfigError(place="--extra-body", what=f"{own[0]} is what leadline itself asks with", fix=OWN_FIELDS[own[0]])
     return tuple((name, bytes(value).decode()) for name, value in fields.items())
 
 
