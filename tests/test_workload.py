@@ -93,6 +93,37 @@ def test_every_format_is_read(form: str) -> None:
         assert {prompt.max_tokens for prompt in prompts} == {7}
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_lines_end_at_line_feeds_only(separator: str) -> None:
+    lines = [json.dumps({"prompt": f"a{separator}b{number}"}, ensure_ascii=False) for number in range(2)]
+    source = promptfile.parse("mine.jsonl", "\r\n".join(lines))
+    assert [turn.messages[0][1] for (turn,) in source.sessions] == [f"a{separator}b0", f"a{separator}b1"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    plain = promptfile.parse("mine.jsonl", '{"prompt": "a"}')
+    assert promptfile.parse("mine.jsonl", '\ufeff{"prompt": "a"}') == plain
+    path = tmp_path / "mine.json"
+    path.write_text('[{"prompt": "a"}]', "utf-8-sig")
+    assert measure.prompt_file(str(path)).sessions == plain.sessions
+
+
+@pytest.mark.parametrize("limit", ["-1", "0", "0.5", "null", "true", "NaN", "1e400", "1" + "0" * 400])
+def test_a_limit_that_is_none_counts_as_not_given(limit: str) -> None:
+    source = promptfile.parse("mine.jsonl", f'{{"prompt": "a", "max_tokens": {limit}}}')
+    assert [prompt.max_tokens for prompt in workload.from_file(source, seed=1, block=0, count=1, max_tokens=9)] == [9]
+    other = promptfile.parse("mine.jsonl", f'{{"prompt": "a", "max_completion_tokens": {limit}, "max_tokens": 4}}')
+    assert other.sessions[0][0].max_tokens == 4
+
+
+def test_an_answer_that_only_calls_tools_is_an_empty_text() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    talk = [("user", "a", {}), ("assistant", None, {"tool_calls": calls}), ("tool", "r", {"tool_call_id": "1"}), ("user", "b", {})]
+    line = json.dumps({"messages": [{"role": role, "content": content, **more} for role, content, more in talk]})
+    ((turn,),) = promptfile.parse("mine.jsonl", line).sessions
+    assert turn.messages == (("user", "a"), ("assistant", ""), ("tool", "r"), ("user", "b"))
+
+
 def test_blocks_of_a_file_do_not_overlap_until_it_is_used_up() -> None:
     source = promptfile.parse("mine.jsonl", "\n".join(json.dumps({"prompt": f"P{n}"}) for n in range(12)))
     blocks = [workload.from_file(source, seed=1, block=b, count=4, max_tokens=8) for b in range(3)]
