@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -135,6 +138,50 @@ def test_blocks_of_a_file_do_not_overlap_until_it_is_used_up() -> None:
         workload.from_file(source, seed=1, block=3, count=4, max_tokens=8, repeat=False)
 
 
+def sessions(*lengths: int) -> promptfile.PromptFile:
+    return promptfile.parse(
+        "s.jsonl", "\n".join(json.dumps({"prompt": f"{s}.{t}", "session": s}) for s, length in enumerate(lengths) for t in range(length))
+    )
+
+
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=9).map(lambda lengths: sessions(*lengths)), st.integers(1, 8))
+def test_no_prompt_of_a_file_stands_in_two_blocks(source: promptfile.PromptFile, count: int) -> None:
+    seen: list[tuple[tuple[str, str], ...]] = []
+    for block in itertools.count():
+        try:
+            prompts = workload.from_file(source, seed=1, block=block, count=count, max_tokens=8, repeat=False)
+        except BadWorkload:
+            break
+        assert len(prompts) == count
+        assert {prompt.after for prompt in prompts} <= {"", *(prompt.prompt_id for prompt in prompts)}
+        seen.extend(prompt.messages for prompt in prompts)
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_session_that_does_not_fit_its_block_ends_there() -> None:
+    source = sessions(3, 3, 3, 3)
+    blocks = [workload.from_file(source, seed=1, block=block, count=4, max_tokens=8, repeat=False) for block in range(2)]
+    assert [[prompt.messages[0][1][2:] for prompt in block] for block in blocks] == [["0", "1", "2", "0"]] * 2
+    with pytest.raises(BadWorkload, match="too few for block 2 of 4"):
+        workload.from_file(source, seed=1, block=2, count=4, max_tokens=8, repeat=False)
+
+
+def test_a_far_block_of_a_file_is_found_at_once() -> None:
+    """The warm-up's block, which stands a million blocks behind those that are measured, begins where going there one by one would lead."""
+    source = sessions(1, 2, 3)
+    lengths = {"0": 1, "1": 2, "2": 3}
+    order = [p.messages[0][1][0] for p in workload.from_file(source, seed=1, block=0, count=6, max_tokens=8) if p.messages[0][1][2:] == "0"]
+    skip, at = 1000 * 7, 0
+    while skip > 0:
+        skip -= lengths[order[at % 3]]
+        at += 1
+    first = workload.from_file(source, seed=1, block=1000, count=7, max_tokens=8)[0]
+    assert (first.prompt_id, first.messages[0][1]) == (f"{first.prompt_id.split('-')[0]}-1-1000-{at}.0", f"{order[at % 3]}.0")
+    start = time.monotonic()
+    workload.from_file(source, seed=1, block=10**12, count=64, max_tokens=8)
+    assert time.monotonic() - start < 1.0
+
+
 def test_sessions_follow_the_recorded_answers() -> None:
     talk = {"conversations": [{"from": f, "value": v} for f, v in (("human", "a"), ("gpt", "b"), ("human", "c"), ("gpt", "d"))]}
     prompts = workload.from_file(promptfile.parse("s.json", json.dumps([talk])), seed=1, block=0, count=2, max_tokens=8)
@@ -149,6 +196,32 @@ def test_recorded_times_count_from_the_first() -> None:
     prompts = workload.from_file(source, seed=1, block=0, count=4, max_tokens=8)
     assert [p.due_s for p in prompts] == [0.0, 0.5, 2.0, None]
     assert (prompts[3].after, prompts[3].delay_s) == (prompts[2].prompt_id, 2.0)
+
+
+def test_a_timed_file_is_one_block_at_its_own_times(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"P{n}", "at_s": 50 + 10 * n, "delay_s": 1}) for n in range(7)))
+    level = Level(workload=str(path), concurrency=2)
+    for rate in (None, 9.0):
+        assert measure.block_size(msgspec.structs.replace(level, rate_rps=rate), Measure()) == 7
+    first, other = (measure.prompts_of(str(path), Measure(), block=block, count=7) for block in (0, 3))
+    assert [prompt.due_s for prompt in first] == [prompt.due_s for prompt in other] == [10.0 * n for n in range(7)]
+    assert [prompt.messages for prompt in first] == [prompt.messages for prompt in other]
+    assert {prompt.prompt_id for prompt in first}.isdisjoint(prompt.prompt_id for prompt in other)
+    warm_up = measure.warm_up_prompts(level, Measure(warmup_requests=5))
+    assert [(prompt.due_s, prompt.delay_s) for prompt in warm_up] == [(None, 0.0)] * 10
+    once = Measure(cache="production")
+    measure.check_prompts([level], once, blocks=1)
+    with pytest.raises(BadWorkload, match="one block, there is no block 1"):
+        measure.check_prompts([level], once, blocks=2)
+
+
+def test_a_time_within_a_session_makes_no_timed_file() -> None:
+    """The answer before says when such a request is sent."""
+    lines = [{"prompt": "a", "session": 1}, {"prompt": "b", "session": 1, "at_s": 5}]
+    source = promptfile.parse("r.jsonl", "\n".join(map(json.dumps, lines)))
+    assert not source.timed
+    assert [prompt.due_s for prompt in workload.from_file(source, seed=1, block=0, count=2, max_tokens=8)] == [None, None]
 
 
 @pytest.mark.parametrize(

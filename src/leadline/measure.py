@@ -195,17 +195,25 @@ def is_file(name: str) -> bool:
     return name.endswith((".jsonl", ".json")) or "/" in name
 
 
-def prompts_of(name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None) -> tuple[Prompt, ...]:
-    """The prompts of a block, of a built-in workload or a file. Raises :class:`~leadline.errors.BadWorkload`."""
+def prompts_of(
+    name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None, timed: bool = True
+) -> tuple[Prompt, ...]:
+    """The prompts of a block, of a built-in workload or a file (without its times unless ``timed``).
+
+    Raises :class:`~leadline.errors.BadWorkload`.
+    """
     most = max_tokens or settings.max_tokens
     if is_file(name):
+        source = prompt_file(name) if timed else promptfile.untimed(prompt_file(name))
         cold = settings.cache == "cold"
-        return workload.from_file(prompt_file(name), seed=settings.seed, block=block, count=count, max_tokens=most, repeat=cold)
+        return workload.from_file(source, seed=settings.seed, block=block, count=count, max_tokens=most, repeat=cold)
     return workload.blocks(name, seed=settings.seed, block=block, count=count, max_tokens=most)
 
 
 def block_size(level: Level, settings: Measure) -> int:
-    """Requests of a block."""
+    """Requests of a block; a file with times is one block. Raises :class:`~leadline.errors.BadWorkload`."""
+    if is_file(level.workload) and (source := prompt_file(level.workload)).timed:
+        return source.requests
     if level.rate_rps is not None:
         return max(settings.prompts, round(level.rate_rps * RATE_BLOCK_S))
     return max(settings.prompts, max(1, level.concurrency) * settings.waves)
@@ -221,7 +229,8 @@ def warm_up_prompts(level: Level, settings: Measure) -> tuple[Prompt, ...]:
     if not count:
         return ()
     name = level.workload if not is_file(level.workload) or settings.cache == "cold" else "chat"
-    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(WARM_UP_TOKENS, settings.max_tokens))
+    most = min(WARM_UP_TOKENS, settings.max_tokens)
+    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=most, timed=False)
 
 
 def check_prompts(planned: Iterable[Level], settings: Measure, *, blocks: int) -> None:

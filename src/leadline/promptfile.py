@@ -22,6 +22,8 @@ import re
 import zlib
 from collections.abc import Iterable, Sequence
 
+import msgspec
+
 from .errors import BadWorkload
 from .records import Record
 
@@ -151,7 +153,8 @@ class PromptFile(Record, frozen=True):
 
     @property
     def timed(self) -> bool:
-        return any(turn.at_s is not None for session in self.sessions for turn in session)
+        """Whether a session begins at a time of its own."""
+        return any(session[0].at_s is not None for session in self.sessions)
 
 
 def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
@@ -176,6 +179,14 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
             fix="use recorded prompts, or write !" + name + " to measure with it all the same",
         )
     return found
+
+
+def untimed(source: PromptFile) -> PromptFile:
+    """The same prompts without times and pauses, to be played as fast as they are answered."""
+    return msgspec.structs.replace(
+        source,
+        sessions=tuple(tuple(msgspec.structs.replace(turn, at_s=None, delay_s=0.0) for turn in session) for session in source.sessions),
+    )
 
 
 def looks_random(texts: Iterable[str]) -> bool:
