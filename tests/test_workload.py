@@ -144,6 +144,7 @@ def sessions(*lengths: int) -> promptfile.PromptFile:
     )
 
 
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 6), min_size=1, max_size=9).map(lambda lengths: sessions(*lengths)), st.integers(1, 8))
 def test_no_prompt_of_a_file_stands_in_two_blocks(source: promptfile.PromptFile, count: int) -> None:
     seen: list[tuple[tuple[str, str], ...]] = []
@@ -258,6 +259,25 @@ def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:
 def test_real_text_is_not_taken_for_random(name: str) -> None:
     texts = [content for prompt in workload.blocks(name, seed=1, block=0, count=64, max_tokens=8) for _, content in prompt.messages]
     assert not promptfile.looks_random(texts)
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = promptfile.parse
+
+    def counting(name: str, text: str, *, force: bool) -> promptfile.PromptFile:
+        parsed.append(text)
+        return parse(name, text, force=force)
+
+    monkeypatch.setattr(promptfile, "parse", counting)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.jsonl"
+    for text in ('{"prompt": "a"}', '{"prompt": "bb"}'):
+        path.write_text(text)
+        for name in (str(path), "./mine.jsonl"):
+            for block in range(3):
+                measure.prompts_of(name, Measure(), block=block, count=1)
+    assert parsed == ['{"prompt": "a"}', '{"prompt": "bb"}']
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -180,14 +180,20 @@ def _load_processes(connections: int) -> int:
 
 def prompt_file(name: str) -> PromptFile:
     """Read a file of prompts; ``!`` in front forces one that looks like random tokens. Raises :class:`~leadline.errors.BadWorkload`."""
-    path = Path(name.removeprefix("!"))
+    path = Path(name.removeprefix("!")).absolute()
     try:
-        text = path.read_text("utf-8")
+        stat = path.stat()
+        return _parsed_file(path, stat.st_mtime_ns, stat.st_size, name.startswith("!"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadWorkload(
             workload=name, why=f"it cannot be read: {error}", fix="give the path of a readable UTF-8 .jsonl or .json file"
         ) from None
-    return promptfile.parse(path.name, text, force=name.startswith("!"))
+
+
+@functools.lru_cache(8)
+def _parsed_file(path: Path, mtime_ns: int, size_bytes: int, force: bool) -> PromptFile:
+    """The file as it was at ``mtime_ns``: every block asks for it."""
+    return promptfile.parse(path.name, path.read_text("utf-8"), force=force)
 
 
 def is_file(name: str) -> bool:
