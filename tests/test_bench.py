@@ -87,6 +87,21 @@ def test_results_compare_by_block() -> None:
     assert "no difference shown" in bench.comparison_text((same,))
 
 
+def test_levels_of_one_file_under_two_names_are_compared() -> None:
+    def of(*workloads: str) -> bench.BenchResult:
+        found = []
+        for name in workloads:
+            level = Level(workload=name, concurrency=2)
+            played = tuple(msgspec.structs.replace(block(number, 100.0 + number), level=level) for number in range(3))
+            found.append(bench.LevelResult(level=level, blocks=played))
+        settings = msgspec.structs.replace(SETTINGS, workloads=workloads)
+        return msgspec.structs.replace(result(block(0)), settings=settings, levels=tuple(found))
+
+    rows = bench.compare(of("chat", "/old/mine.jsonl"), of("chat", "!./mine.jsonl"))
+    assert [row.level.workload for row in rows] == ["chat", "/old/mine.jsonl"]
+    assert all(row.ratio is not None and row.ratio.value == pytest.approx(1.0) for row in rows)
+
+
 def test_unlike_conditions_are_never_compared() -> None:
     with pytest.raises(OtherConditions):
         bench.compare(result(block(0)), result(block(0), workloads="other"))

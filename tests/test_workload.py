@@ -69,6 +69,23 @@ def test_the_digest_changes_with_whatever_changes_the_prompts() -> None:
     assert workload.digest(("chat",), one) == workload.digest(("chat",), Measure(concurrency=(9,)))
 
 
+def test_the_digest_of_built_in_workloads_does_not_change_between_releases() -> None:
+    assert workload.digest(("chat",), Measure()) == "56a2a6841b15d49b"
+    assert workload.digest(workload.BUILT_IN, Measure(seed=3, cache="warm", max_tokens=9)) == "518084b54ad3a5db"
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    lines = [json.dumps({"prompt": f"P{n}"}) for n in range(9)]
+    one, same, other = (str(tmp_path / name) for name in ("one.jsonl", "same.jsonl", "other.jsonl"))
+    for path, text in ((one, lines), (same, lines), (other, lines[1:])):
+        Path(path).write_text("\n".join(text))
+    one_digest, same_digest, other_digest = (measure.digest(Measure(workloads=("chat", path))) for path in (one, same, other))
+    assert one_digest == same_digest != other_digest
+    assert one_digest != measure.digest(Measure(workloads=(one, "chat")))  # levels correspond by place
+    assert measure.digest(Measure(workloads=(one, other))) != measure.digest(Measure(workloads=(other, one)))
+    assert measure.prompts_of(one, Measure(), block=1, count=4) == measure.prompts_of(same, Measure(), block=1, count=4)
+
+
 def test_unknown_workloads_and_counts_are_refused() -> None:
     with pytest.raises(BadWorkload, match="no built-in workload"):
         workload.blocks("random", seed=1, block=0, count=1, max_tokens=1)

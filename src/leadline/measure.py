@@ -247,7 +247,7 @@ def check_prompts(planned: Iterable[Level], settings: Measure, *, blocks: int) -
 
 def digest(settings: Measure) -> str:
     """Fingerprint of the workloads of ``settings``, files by their content."""
-    return workload.digest(settings.workloads, settings, [prompt_file(name) for name in settings.workloads if is_file(name)])
+    return workload.digest(settings.workloads, settings, {name: prompt_file(name) for name in settings.workloads if is_file(name)})
 
 
 def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PLAIN) -> bytes:

@@ -14,7 +14,8 @@ import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -164,16 +165,17 @@ class _Drawer:
 
 
 def from_file(source: PromptFile, *, seed: int, block: int, count: int, max_tokens: int, repeat: bool = True) -> tuple[Prompt, ...]:
-    """The ``count`` prompts of block number ``block`` from the user's file, sessions in order and each in one block.
+    """The ``count`` prompts of block number ``block`` from the user's file, the turns of a session in order.
 
     Sessions are dealt in an order that depends on ``seed``; what is left of a session when its block is full is not played. When the file is
     used up, it begins again if ``repeat`` allows (every prompt then carries another nonce), else :class:`~leadline.errors.BadWorkload` is
-    raised. A timed file is one block, the whole of it in its own order, whatever ``count`` says.
+    raised. A timed file is one block, the whole of it in its own order, whatever ``count`` says. All of this, ids too, follows from the
+    file's content: under another name it gives the same prompts.
     """
     if source.timed:
         return _replayed(source, seed, block, max_tokens, repeat)
     order = sorted(
-        range(len(source.sessions)), key=lambda index: hashlib.blake2b(f"{source.name}/{seed}/{index}".encode(), digest_size=8).digest()
+        range(len(source.sessions)), key=lambda index: hashlib.blake2b(f"{source.sha256}/{seed}/{index}".encode(), digest_size=8).digest()
     )
     sessions = [source.sessions[index] for index in order]
     prompts: list[Prompt] = []
@@ -229,7 +231,7 @@ def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int,
     for number, turn in enumerate(session):
         made.append(
             Prompt(
-                prompt_id=f"{source.name}-{seed}-{block}-{label}.{number}",
+                prompt_id=f"{source.sha256}-{seed}-{block}-{label}.{number}",
                 messages=turn.messages,
                 max_tokens=min(turn.max_tokens or max_tokens, max_tokens),
                 due_s=turn.at_s if number == 0 else None,
@@ -246,14 +248,14 @@ def slug(level: Level) -> str:
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", level.label.replace("/s", "-per-s").rpartition("/")[2])
 
 
-def digest(workloads: Iterable[str], measure: Measure, files: Iterable[PromptFile] = ()) -> str:
+def digest(workloads: Iterable[str], measure: Measure, files: Mapping[str, PromptFile] = MappingProxyType({})) -> str:
     """Fingerprint of everything about the prompts that two measurements must share to be compared (16 hex digits).
 
-    A built-in workload enters by its templates, a file by its content (``files``: those that were read).
+    A built-in workload enters by its templates, a file by its content (``files``: those that were read, by workload).
     """
     said: list[object] = [measure.max_tokens, measure.prompts, measure.waves, measure.seed, measure.cache, measure.temperature]
     for workload in workloads:
         template = built_in(workload) if workload in BUILT_IN else None
-        said.append([workload, [template.messages, sorted(template.fill.items())] if template else None])
-    said.extend(sorted(file.sha256 for file in files))
+        file = files.get(workload)
+        said.append(file.sha256 if file else [workload, [template.messages, sorted(template.fill.items())] if template else None])
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
