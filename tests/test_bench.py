@@ -206,6 +206,18 @@ def test_a_file_that_is_used_up_ends_the_level(mock: loadmock.Mock, tmp_path: Pa
         measure.check_prompts(levels(settings), settings, blocks=settings.max_blocks)
 
 
+def test_a_timed_file_is_replayed_once_at_its_own_times(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set()
+    path = tmp_path / "timed.jsonl"
+    path.write_text("".join(json.dumps({"prompt": f"Question {number}?", "at_s": 7 + 0.1 * number}) + "\n" for number in range(6)))
+    settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), cache="production", max_blocks=12)
+    level = bench.run(mock.url, settings).levels[0]
+    assert (level.stop, len(level.blocks)) == ("prompts", 1)
+    intended = [request.intended_s - level.blocks[0].requests[0].intended_s for request in level.blocks[0].requests]
+    assert intended == pytest.approx([0.1 * number for number in range(6)], abs=1e-3)
+    assert len(bench.run(mock.url, msgspec.structs.replace(settings, cache="cold", max_blocks=2)).levels[0].blocks) == 2
+
+
 @pytest.mark.parametrize(
     ("status", "body", "why"), [(401, b"", "answered 401"), (200, b"{}", "names no model"), (200, b"<p>", "names no model")]
 )
