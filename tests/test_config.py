@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from leadline import config
+from leadline import cli, config
 from leadline.errors import BadLevels, ConfigError
 from leadline.records import Level
 
@@ -25,6 +25,8 @@ def test_defaults_and_values() -> None:
         ('\n\n[tunes]\nobjective = "peak"\n', "x.toml:3", "'tune'"),
         ("[measure]\n\nmax_tokens = 'many'\n", "x.toml:3 [measure]", "int"),
         ("[measure]\nmax_tokens = 0\n", "x.toml:2 [measure]", ">= 1"),
+        ('[measure]\ncache = "hot"\n', "x.toml:2 [measure]", "cold, warm, production"),
+        ("[measure]\nworkloads = [1]\n", "x.toml:2 [measure]", "str"),
         ("[tune\n", "x.toml", "TOML"),
         ("nonsense = 1\n", "x.toml:1", "target"),
     ],
@@ -34,6 +36,11 @@ def test_what_is_not_understood_names_its_place(text: str, place: str, words: st
         config.parse(text, "x.toml")
     assert caught.value.fields["place"].startswith(place)
     assert words in caught.value.message + caught.value.next
+
+
+def test_an_unknown_cache_state_on_the_command_line_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"'hot'.*measure\.cache"):
+        cli.settings_from(None, {"measure": {"cache": "hot"}})
 
 
 @given(st.text(alphabet=st.characters(codec="ascii"), max_size=80))

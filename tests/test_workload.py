@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -66,6 +69,23 @@ def test_the_digest_changes_with_whatever_changes_the_prompts() -> None:
     assert workload.digest(("chat",), one) == workload.digest(("chat",), Measure(concurrency=(9,)))
 
 
+def test_the_digest_of_built_in_workloads_does_not_change_between_releases() -> None:
+    assert workload.digest(("chat",), Measure()) == "56a2a6841b15d49b"
+    assert workload.digest(workload.BUILT_IN, Measure(seed=3, cache="warm", max_tokens=9)) == "518084b54ad3a5db"
+
+
+def test_a_file_is_known_by_its_content(tmp_path: Path) -> None:
+    lines = [json.dumps({"prompt": f"P{n}"}) for n in range(9)]
+    one, same, other = (str(tmp_path / name) for name in ("one.jsonl", "same.jsonl", "other.jsonl"))
+    for path, text in ((one, lines), (same, lines), (other, lines[1:])):
+        Path(path).write_text("\n".join(text))
+    one_digest, same_digest, other_digest = (measure.digest(Measure(workloads=("chat", path))) for path in (one, same, other))
+    assert one_digest == same_digest != other_digest
+    assert one_digest != measure.digest(Measure(workloads=(one, "chat")))  # levels correspond by place
+    assert measure.digest(Measure(workloads=(one, other))) != measure.digest(Measure(workloads=(other, one)))
+    assert measure.prompts_of(one, Measure(), block=1, count=4) == measure.prompts_of(same, Measure(), block=1, count=4)
+
+
 def test_unknown_workloads_and_counts_are_refused() -> None:
     with pytest.raises(BadWorkload, match="no built-in workload"):
         workload.blocks("random", seed=1, block=0, count=1, max_tokens=1)
@@ -93,6 +113,37 @@ def test_every_format_is_read(form: str) -> None:
         assert {prompt.max_tokens for prompt in prompts} == {7}
 
 
+@pytest.mark.parametrize("separator", ["\u2028", "\u2029", "\x85"])
+def test_lines_end_at_line_feeds_only(separator: str) -> None:
+    lines = [json.dumps({"prompt": f"a{separator}b{number}"}, ensure_ascii=False) for number in range(2)]
+    source = promptfile.parse("mine.jsonl", "\r\n".join(lines))
+    assert [turn.messages[0][1] for (turn,) in source.sessions] == [f"a{separator}b0", f"a{separator}b1"]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(tmp_path: Path) -> None:
+    plain = promptfile.parse("mine.jsonl", '{"prompt": "a"}')
+    assert promptfile.parse("mine.jsonl", '\ufeff{"prompt": "a"}') == plain
+    path = tmp_path / "mine.json"
+    path.write_text('[{"prompt": "a"}]', "utf-8-sig")
+    assert measure.prompt_file(str(path)).sessions == plain.sessions
+
+
+@pytest.mark.parametrize("limit", ["-1", "0", "0.5", "null", "true", "NaN", "1e400", "1" + "0" * 400])
+def test_a_limit_that_is_none_counts_as_not_given(limit: str) -> None:
+    source = promptfile.parse("mine.jsonl", f'{{"prompt": "a", "max_tokens": {limit}}}')
+    assert [prompt.max_tokens for prompt in workload.from_file(source, seed=1, block=0, count=1, max_tokens=9)] == [9]
+    other = promptfile.parse("mine.jsonl", f'{{"prompt": "a", "max_completion_tokens": {limit}, "max_tokens": 4}}')
+    assert other.sessions[0][0].max_tokens == 4
+
+
+def test_an_answer_that_only_calls_tools_is_an_empty_text() -> None:
+    calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    talk = [("user", "a", {}), ("assistant", None, {"tool_calls": calls}), ("tool", "r", {"tool_call_id": "1"}), ("user", "b", {})]
+    line = json.dumps({"messages": [{"role": role, "content": content, **more} for role, content, more in talk]})
+    ((turn,),) = promptfile.parse("mine.jsonl", line).sessions
+    assert turn.messages == (("user", "a"), ("assistant", ""), ("tool", "r"), ("user", "b"))
+
+
 def test_blocks_of_a_file_do_not_overlap_until_it_is_used_up() -> None:
     source = promptfile.parse("mine.jsonl", "\n".join(json.dumps({"prompt": f"P{n}"}) for n in range(12)))
     blocks = [workload.from_file(source, seed=1, block=b, count=4, max_tokens=8) for b in range(3)]
@@ -102,6 +153,51 @@ def test_blocks_of_a_file_do_not_overlap_until_it_is_used_up() -> None:
     assert {p.prompt_id for p in again}.isdisjoint(p.prompt_id for p in blocks[0])
     with pytest.raises(BadWorkload, match="too few"):
         workload.from_file(source, seed=1, block=3, count=4, max_tokens=8, repeat=False)
+
+
+def sessions(*lengths: int) -> promptfile.PromptFile:
+    return promptfile.parse(
+        "s.jsonl", "\n".join(json.dumps({"prompt": f"{s}.{t}", "session": s}) for s, length in enumerate(lengths) for t in range(length))
+    )
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 6), min_size=1, max_size=9).map(lambda lengths: sessions(*lengths)), st.integers(1, 8))
+def test_no_prompt_of_a_file_stands_in_two_blocks(source: promptfile.PromptFile, count: int) -> None:
+    seen: list[tuple[tuple[str, str], ...]] = []
+    for block in itertools.count():
+        try:
+            prompts = workload.from_file(source, seed=1, block=block, count=count, max_tokens=8, repeat=False)
+        except BadWorkload:
+            break
+        assert len(prompts) == count
+        assert {prompt.after for prompt in prompts} <= {"", *(prompt.prompt_id for prompt in prompts)}
+        seen.extend(prompt.messages for prompt in prompts)
+    assert len(set(seen)) == len(seen)
+
+
+def test_a_session_that_does_not_fit_its_block_ends_there() -> None:
+    source = sessions(3, 3, 3, 3)
+    blocks = [workload.from_file(source, seed=1, block=block, count=4, max_tokens=8, repeat=False) for block in range(2)]
+    assert [[prompt.messages[0][1][2:] for prompt in block] for block in blocks] == [["0", "1", "2", "0"]] * 2
+    with pytest.raises(BadWorkload, match="too few for block 2 of 4"):
+        workload.from_file(source, seed=1, block=2, count=4, max_tokens=8, repeat=False)
+
+
+def test_a_far_block_of_a_file_is_found_at_once() -> None:
+    """The warm-up's block, which stands a million blocks behind those that are measured, begins where going there one by one would lead."""
+    source = sessions(1, 2, 3)
+    lengths = {"0": 1, "1": 2, "2": 3}
+    order = [p.messages[0][1][0] for p in workload.from_file(source, seed=1, block=0, count=6, max_tokens=8) if p.messages[0][1][2:] == "0"]
+    skip, at = 1000 * 7, 0
+    while skip > 0:
+        skip -= lengths[order[at % 3]]
+        at += 1
+    first = workload.from_file(source, seed=1, block=1000, count=7, max_tokens=8)[0]
+    assert (first.prompt_id, first.messages[0][1]) == (f"{first.prompt_id.split('-')[0]}-1-1000-{at}.0", f"{order[at % 3]}.0")
+    start = time.monotonic()
+    workload.from_file(source, seed=1, block=10**12, count=64, max_tokens=8)
+    assert time.monotonic() - start < 1.0
 
 
 def test_sessions_follow_the_recorded_answers() -> None:
@@ -118,6 +214,32 @@ def test_recorded_times_count_from_the_first() -> None:
     prompts = workload.from_file(source, seed=1, block=0, count=4, max_tokens=8)
     assert [p.due_s for p in prompts] == [0.0, 0.5, 2.0, None]
     assert (prompts[3].after, prompts[3].delay_s) == (prompts[2].prompt_id, 2.0)
+
+
+def test_a_timed_file_is_one_block_at_its_own_times(tmp_path: Path) -> None:
+    path = tmp_path / "r.jsonl"
+    path.write_text("\n".join(json.dumps({"prompt": f"P{n}", "at_s": 50 + 10 * n, "delay_s": 1}) for n in range(7)))
+    level = Level(workload=str(path), concurrency=2)
+    for rate in (None, 9.0):
+        assert measure.block_size(msgspec.structs.replace(level, rate_rps=rate), Measure()) == 7
+    first, other = (measure.prompts_of(str(path), Measure(), block=block, count=7) for block in (0, 3))
+    assert [prompt.due_s for prompt in first] == [prompt.due_s for prompt in other] == [10.0 * n for n in range(7)]
+    assert [prompt.messages for prompt in first] == [prompt.messages for prompt in other]
+    assert {prompt.prompt_id for prompt in first}.isdisjoint(prompt.prompt_id for prompt in other)
+    warm_up = measure.warm_up_prompts(level, Measure(warmup_requests=5))
+    assert [(prompt.due_s, prompt.delay_s) for prompt in warm_up] == [(None, 0.0)] * 10
+    once = Measure(cache="production")
+    measure.check_prompts([level], once, blocks=1)
+    with pytest.raises(BadWorkload, match="one block, there is no block 1"):
+        measure.check_prompts([level], once, blocks=2)
+
+
+def test_a_time_within_a_session_makes_no_timed_file() -> None:
+    """The answer before says when such a request is sent."""
+    lines = [{"prompt": "a", "session": 1}, {"prompt": "b", "session": 1, "at_s": 5}]
+    source = promptfile.parse("r.jsonl", "\n".join(map(json.dumps, lines)))
+    assert not source.timed
+    assert [prompt.due_s for prompt in workload.from_file(source, seed=1, block=0, count=2, max_tokens=8)] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -154,6 +276,25 @@ def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:
 def test_real_text_is_not_taken_for_random(name: str) -> None:
     texts = [content for prompt in workload.blocks(name, seed=1, block=0, count=64, max_tokens=8) for _, content in prompt.messages]
     assert not promptfile.looks_random(texts)
+
+
+def test_a_file_is_read_once_until_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed: list[str] = []
+    parse = promptfile.parse
+
+    def counting(name: str, text: str, *, force: bool) -> promptfile.PromptFile:
+        parsed.append(text)
+        return parse(name, text, force=force)
+
+    monkeypatch.setattr(promptfile, "parse", counting)
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "mine.jsonl"
+    for text in ('{"prompt": "a"}', '{"prompt": "bb"}'):
+        path.write_text(text)
+        for name in (str(path), "./mine.jsonl"):
+            for block in range(3):
+                measure.prompts_of(name, Measure(), block=block, count=1)
+    assert parsed == ['{"prompt": "a"}', '{"prompt": "bb"}']
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -23,6 +23,12 @@ from .target import write_atomically
 FORMAT = "leadline-bench-1"
 """History: 1 = first."""
 LEAST_BLOCKS = 3
+OWN_FIELDS = {
+    **dict.fromkeys(("messages", "prompt", "stream", "stream_options"), "leave it out"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "give --max-tokens instead"),
+    "model": "give --model instead",
+}
+"""Fields of a request that ``--extra-body`` cannot set, and what to do instead."""
 
 
 class LevelResult(Record, frozen=True):
@@ -161,9 +167,9 @@ def extra_body(text: str) -> tuple[tuple[str, str], ...]:
         raise ConfigError(
             place="--extra-body", what=f"not a JSON object: {error}", fix="write for example --extra-body '{\"top_k\": 1}'"
         ) from None
-    own = sorted(fields.keys() & {"messages", "prompt", "stream", "stream_options"})
+    own = sorted(fields.keys() & OWN_FIELDS.keys())
     if own:
-        raise ConfigError(place="--extra-body", what=f"{own[0]} is what leadline itself asks with", fix="leave it out")
+        raise ConfigError(place="--extra-body", what=f"{own[0]} is what leadline itself asks with", fix=OWN_FIELDS[own[0]])
     return tuple((name, bytes(value).decode()) for name, value in fields.items())
 
 
@@ -366,7 +372,10 @@ class Compared(Record, frozen=True):
 
 
 def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
-    """Throughput of ``second`` over ``first``, paired by block. Raises :class:`~leadline.errors.OtherConditions`."""
+    """Throughput of ``second`` over ``first``, paired by block. Raises :class:`~leadline.errors.OtherConditions`.
+
+    The digest holds a file's content and not its name, so that workloads correspond by their place in the settings.
+    """
     if first.workloads != second.workloads:
         raise OtherConditions(campaign=second.label or second.url, what=f"workloads {second.workloads}, not {first.workloads}")
     if first.asked != second.asked:
@@ -374,9 +383,11 @@ def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
             campaign=second.label or second.url,
             what=f"its requests asked for {second.asked or 'nothing more'}, not {first.asked or 'nothing more'}",
         )
+    names = dict(zip(second.settings.workloads, first.settings.workloads, strict=False))
+    others = {b.level: b for b in (_renamed(b, names) for b in second.levels)}
     found = []
     for a in first.levels:
-        b = next((other for other in second.levels if other.level == a.level), None)
+        b = others.get(a.level)
         left = [(1, block) for block in a.blocks if counts(block)]
         right = [(2, block) for block in b.blocks if counts(block)] if b is not None else []
         shared = {block.block for _, block in left} & {block.block for _, block in right}
@@ -386,6 +397,13 @@ def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
         ratio = stats.paired_ratio([pair for pair in right if pair[1].block in shared], [pair for pair in left if pair[1].block in shared])
         found.append(Compared(level=a.level, ratio=ratio))
     return tuple(found)
+
+
+def _renamed(done: LevelResult, names: Mapping[str, str]) -> LevelResult:
+    """The same level with its workload called as ``names`` says."""
+    level = msgspec.structs.replace(done.level, workload=names.get(done.level.workload, done.level.workload))
+    blocks = tuple(msgspec.structs.replace(block, level=level) for block in done.blocks)
+    return msgspec.structs.replace(done, level=level, blocks=blocks)
 
 
 def counts(block: BlockResult) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from typing import Annotated
+from typing import Annotated, Literal, get_args, get_origin
 
 import msgspec
 
@@ -71,7 +71,7 @@ class Measure(Record, frozen=True):
     idle_timeout_s: Positive = 60.0
     warmup_requests: Count = 1
     seed: int = 1
-    cache: str = "cold"
+    cache: Literal["cold", "warm", "production"] = "cold"
     """Prefix-cache state: ``cold`` (a nonce makes every prompt new), ``warm`` or ``production``."""
     temperature: float = 0.0
 
@@ -154,20 +154,33 @@ def _explained(message: str, text: str, place: str) -> ConfigError:
         return ConfigError(
             place=_where(text, place, section, key), what=f"unknown key {key!r}", fix=f"{hint}known keys here: {', '.join(known)}"
         )
-    key = section.split(".")[-1].split("[")[0]
+    section, _, key = section.split("[")[0].rpartition(".")
+    choices = _choices(section, key)
     return ConfigError(
-        place=_where(text, place, section.rpartition(".")[0], key), what=message.split(" - ")[0], fix="give a value of that kind"
+        place=_where(text, place, section, key),
+        what=message.split(" - ")[0],
+        fix=f"{key} is one of: {', '.join(choices)}" if choices else "give a value of that kind",
     )
 
 
+def _choices(section: str, key: str) -> tuple[str, ...]:
+    """The values that a key with fixed values takes."""
+    kind = next((f.type for f in msgspec.structs.fields(_node(section)) if f.name == key), None)
+    return get_args(kind) if get_origin(kind) is Literal else ()
+
+
 def _fields(section: str) -> list[str]:
+    return [f.name for f in msgspec.structs.fields(_node(section))]
+
+
+def _node(section: str) -> type[msgspec.Struct]:
     node: type[msgspec.Struct] = Settings
     for name in filter(None, section.split(".")):
         kind = next((f.type for f in msgspec.structs.fields(node) if f.name == name), None)
         if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
             break
         node = kind
-    return [f.name for f in msgspec.structs.fields(node)]
+    return node
 
 
 def _where(text: str, place: str, section: str, key: str) -> str:

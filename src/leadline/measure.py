@@ -180,14 +180,20 @@ def _load_processes(connections: int) -> int:
 
 def prompt_file(name: str) -> PromptFile:
     """Read a file of prompts; ``!`` in front forces one that looks like random tokens. Raises :class:`~leadline.errors.BadWorkload`."""
-    path = Path(name.removeprefix("!"))
+    path = Path(name.removeprefix("!")).absolute()
     try:
-        text = path.read_text("utf-8")
+        stat = path.stat()
+        return _parsed_file(path, stat.st_mtime_ns, stat.st_size, name.startswith("!"))
     except (OSError, UnicodeDecodeError) as error:
         raise BadWorkload(
             workload=name, why=f"it cannot be read: {error}", fix="give the path of a readable UTF-8 .jsonl or .json file"
         ) from None
-    return promptfile.parse(path.name, text, force=name.startswith("!"))
+
+
+@functools.lru_cache(8)
+def _parsed_file(path: Path, mtime_ns: int, size_bytes: int, force: bool) -> PromptFile:
+    """The file as it was at ``mtime_ns``: every block asks for it."""
+    return promptfile.parse(path.name, path.read_text("utf-8"), force=force)
 
 
 def is_file(name: str) -> bool:
@@ -195,17 +201,25 @@ def is_file(name: str) -> bool:
     return name.endswith((".jsonl", ".json")) or "/" in name
 
 
-def prompts_of(name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None) -> tuple[Prompt, ...]:
-    """The prompts of a block, of a built-in workload or a file. Raises :class:`~leadline.errors.BadWorkload`."""
+def prompts_of(
+    name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None, timed: bool = True
+) -> tuple[Prompt, ...]:
+    """The prompts of a block, of a built-in workload or a file (without its times unless ``timed``).
+
+    Raises :class:`~leadline.errors.BadWorkload`.
+    """
     most = max_tokens or settings.max_tokens
     if is_file(name):
+        source = prompt_file(name) if timed else promptfile.untimed(prompt_file(name))
         cold = settings.cache == "cold"
-        return workload.from_file(prompt_file(name), seed=settings.seed, block=block, count=count, max_tokens=most, repeat=cold)
+        return workload.from_file(source, seed=settings.seed, block=block, count=count, max_tokens=most, repeat=cold)
     return workload.blocks(name, seed=settings.seed, block=block, count=count, max_tokens=most)
 
 
 def block_size(level: Level, settings: Measure) -> int:
-    """Requests of a block."""
+    """Requests of a block; a file with times is one block. Raises :class:`~leadline.errors.BadWorkload`."""
+    if is_file(level.workload) and (source := prompt_file(level.workload)).timed:
+        return source.requests
     if level.rate_rps is not None:
         return max(settings.prompts, round(level.rate_rps * RATE_BLOCK_S))
     return max(settings.prompts, max(1, level.concurrency) * settings.waves)
@@ -221,7 +235,8 @@ def warm_up_prompts(level: Level, settings: Measure) -> tuple[Prompt, ...]:
     if not count:
         return ()
     name = level.workload if not is_file(level.workload) or settings.cache == "cold" else "chat"
-    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=min(WARM_UP_TOKENS, settings.max_tokens))
+    most = min(WARM_UP_TOKENS, settings.max_tokens)
+    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=most, timed=False)
 
 
 def check_prompts(planned: Iterable[Level], settings: Measure, *, blocks: int) -> None:
@@ -232,7 +247,7 @@ def check_prompts(planned: Iterable[Level], settings: Measure, *, blocks: int) -
 
 def digest(settings: Measure) -> str:
     """Fingerprint of the workloads of ``settings``, files by their content."""
-    return workload.digest(settings.workloads, settings, [prompt_file(name) for name in settings.workloads if is_file(name)])
+    return workload.digest(settings.workloads, settings, {name: prompt_file(name) for name in settings.workloads if is_file(name)})
 
 
 def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PLAIN) -> bytes:

@@ -10,6 +10,8 @@ replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at th
 =============== =====================================================================================================
 
 In a session every request carries the *recorded* answers, never the measured ones, so that all candidates get equal prompts.
+A recorded answer that only calls tools (no ``content``) is sent with an empty text: turns go on alternating, and the calls themselves are
+left out. A token limit below 1, which some servers take for none, counts as not given.
 """
 
 from __future__ import annotations
@@ -19,6 +21,8 @@ import json
 import re
 import zlib
 from collections.abc import Iterable, Sequence
+
+import msgspec
 
 from .errors import BadWorkload
 from .records import Record
@@ -149,7 +153,8 @@ class PromptFile(Record, frozen=True):
 
     @property
     def timed(self) -> bool:
-        return any(turn.at_s is not None for session in self.sessions for turn in session)
+        """Whether a session begins at a time of its own."""
+        return any(session[0].at_s is not None for session in self.sessions)
 
 
 def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
@@ -157,6 +162,7 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
 
     Text that looks like random tokens is refused unless ``force``: what a draft model makes of it says nothing about real traffic.
     """
+    text = text.removeprefix("\ufeff")
     sessions: dict[str, list[Turn]] = {}
     for number, value in _values(name, text):
         turns, session = _turns(name, number, value)
@@ -173,6 +179,14 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
             fix="use recorded prompts, or write !" + name + " to measure with it all the same",
         )
     return found
+
+
+def untimed(source: PromptFile) -> PromptFile:
+    """The same prompts without times and pauses, to be played as fast as they are answered."""
+    return msgspec.structs.replace(
+        source,
+        sessions=tuple(tuple(msgspec.structs.replace(turn, at_s=None, delay_s=0.0) for turn in session) for session in source.sessions),
+    )
 
 
 def looks_random(texts: Iterable[str]) -> bool:
@@ -200,7 +214,7 @@ def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
         lines = list(enumerate(values, 1))
     else:
         lines = []
-        for number, line in enumerate(text.splitlines(), 1):
+        for number, line in enumerate(text.split("\n"), 1):  # other line separators may stand inside a JSON string
             if line.strip():
                 try:
                     lines.append((number, json.loads(line)))
@@ -220,9 +234,9 @@ def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn]
     at_s = _number(value.get("at_s"))
     if at_s is None and (stamp := _number(value.get("timestamp"))) is not None:
         at_s = stamp / 1000.0
-    most = _number(value.get("max_completion_tokens", value.get("max_tokens", value.get("output_tokens"))))
+    limits = (_number(value.get(key)) for key in ("max_completion_tokens", "max_tokens", "output_tokens"))
     shared = {
-        "max_tokens": int(most) if most else None,
+        "max_tokens": next((int(limit) for limit in limits if limit is not None and limit >= 1), None),
         "delay_s": _number(value.get("delay_s")) or 0.0,
         "tools": json.dumps(value["tools"]) if value.get("tools") else "",
     }
@@ -248,6 +262,7 @@ def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn]
     )
 
 
+_NUMBER_LIMIT = 1e15
 _ROLES = {
     "human": "user",
     "user": "user",
@@ -265,6 +280,8 @@ def _message(name: str, number: int, item: object, index: int = 0) -> tuple[str,
         content = item.get("content", item.get("value"))
         if isinstance(content, list):  # parts of a multimodal message: the text ones
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if content is None and (item.get("tool_calls") or item.get("function_call")):
+            content = ""
         if isinstance(content, str) and isinstance(role, str):
             return _ROLES.get(role, role), content
     raise BadWorkload(workload=name, why=f"entry {number} has a message without text", fix="every message needs role and content")
@@ -275,4 +292,5 @@ def _list(value: object) -> Sequence[object]:
 
 
 def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """What can be a number of seconds or tokens; ``NaN`` and ``Infinity``, which the JSON reader takes as well, are none."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < _NUMBER_LIMIT else None

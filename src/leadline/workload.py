@@ -10,10 +10,12 @@ from __future__ import annotations
 import functools
 import hashlib
 import importlib.resources
+import itertools
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
 import msgspec
 
@@ -163,31 +165,65 @@ class _Drawer:
 
 
 def from_file(source: PromptFile, *, seed: int, block: int, count: int, max_tokens: int, repeat: bool = True) -> tuple[Prompt, ...]:
-    """The ``count`` prompts of block number ``block`` from the user's file, sessions kept whole and in order.
+    """The ``count`` prompts of block number ``block`` from the user's file, the turns of a session in order.
 
-    Sessions are dealt in an order that depends on ``seed``; a timed file is played in its own order. When the file is used up, it begins
-    again if ``repeat`` allows (every prompt then carries another nonce), else :class:`~leadline.errors.BadWorkload` is raised.
+    Sessions are dealt in an order that depends on ``seed``; what is left of a session when its block is full is not played. When the file is
+    used up, it begins again if ``repeat`` allows (every prompt then carries another nonce), else :class:`~leadline.errors.BadWorkload` is
+    raised. A timed file is one block, the whole of it in its own order, whatever ``count`` says. All of this, ids too, follows from the
+    file's content: under another name it gives the same prompts.
     """
-    order = list(range(len(source.sessions)))
-    if not source.timed:
-        order.sort(key=lambda index: hashlib.blake2b(f"{source.name}/{seed}/{index}".encode(), digest_size=8).digest())
+    if source.timed:
+        return _replayed(source, seed, block, max_tokens, repeat)
+    order = sorted(
+        range(len(source.sessions)), key=lambda index: hashlib.blake2b(f"{source.sha256}/{seed}/{index}".encode(), digest_size=8).digest()
+    )
+    sessions = [source.sessions[index] for index in order]
     prompts: list[Prompt] = []
-    skip = block * count
-    at = 0
+    at = _first_session([len(session) for session in sessions], block, count, repeat)
     while len(prompts) < count:
-        if at >= len(order) and not repeat:
+        if at >= len(sessions) and not repeat:
             raise BadWorkload(
                 workload=source.name,
                 why=f"{source.requests} prompts are too few for block {block} of {count}, and a repeated prompt would be answered from the cache",
                 fix='give a file with more prompts, fewer of them to a block (measure.prompts, waves) or fewer blocks (measure.max_blocks), or measure.cache = "cold"',
             )
-        session = source.sessions[order[at % len(order)]]
-        if skip > 0:
-            skip -= len(session)
-        else:
-            prompts.extend(_session(source, session, f"{at}", seed, block, max_tokens))
+        prompts.extend(_session(source, sessions[at % len(sessions)], f"{at}", seed, block, max_tokens))
         at += 1
-    return _from_zero(prompts[:count])
+    return tuple(prompts[:count])
+
+
+def _first_session(lengths: Sequence[int], block: int, count: int, repeat: bool) -> int:
+    """Position of the session that a block begins with, counted on through every round of the file.
+
+    Where the file may repeat, a nonce makes every prompt new, so that the position follows from ``block * count`` and what stood at the end of
+    one block may stand at the beginning of the next.
+    """
+    if repeat:
+        rounds, skip = divmod(block * count, sum(lengths))
+        starts = itertools.accumulate(lengths, initial=0)
+        return rounds * len(lengths) + next(at for at, start in enumerate(starts) if start >= skip)
+    at = 0
+    for _ in range(block):
+        room = count
+        while room > 0 and at < len(lengths):
+            room -= lengths[at]
+            at += 1
+    return at
+
+
+def _replayed(source: PromptFile, seed: int, block: int, max_tokens: int, repeat: bool) -> tuple[Prompt, ...]:
+    """The whole of a timed file; its times count from the first."""
+    if block and not repeat:
+        raise BadWorkload(
+            workload=source.name,
+            why=f"a file with times is one block, there is no block {block}, and a repeated prompt would be answered from the cache",
+            fix='ask for one block (measure.max_blocks), or measure.cache = "cold"',
+        )
+    prompts: list[Prompt] = []
+    for at, session in enumerate(source.sessions, block * len(source.sessions)):
+        prompts.extend(_session(source, session, f"{at}", seed, block, max_tokens))
+    first = min(prompt.due_s for prompt in prompts if prompt.due_s is not None)
+    return tuple(msgspec.structs.replace(prompt, due_s=prompt.due_s - first) if prompt.due_s is not None else prompt for prompt in prompts)
 
 
 def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int, block: int, max_tokens: int) -> list[Prompt]:
@@ -195,7 +231,7 @@ def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int,
     for number, turn in enumerate(session):
         made.append(
             Prompt(
-                prompt_id=f"{source.name}-{seed}-{block}-{label}.{number}",
+                prompt_id=f"{source.sha256}-{seed}-{block}-{label}.{number}",
                 messages=turn.messages,
                 max_tokens=min(turn.max_tokens or max_tokens, max_tokens),
                 due_s=turn.at_s if number == 0 else None,
@@ -207,28 +243,19 @@ def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int,
     return made
 
 
-def _from_zero(prompts: Sequence[Prompt]) -> tuple[Prompt, ...]:
-    """Recorded times count from the first request of the block."""
-    times = [prompt.due_s for prompt in prompts if prompt.due_s is not None]
-    if not times:
-        return tuple(prompts)
-    first = min(times)
-    return tuple(msgspec.structs.replace(prompt, due_s=prompt.due_s - first) if prompt.due_s is not None else prompt for prompt in prompts)
-
-
 def slug(level: Level) -> str:
     """A level as part of a file name."""
     return re.sub(r"[^A-Za-z0-9.=_-]+", "-", level.label.replace("/s", "-per-s").rpartition("/")[2])
 
 
-def digest(workloads: Iterable[str], measure: Measure, files: Iterable[PromptFile] = ()) -> str:
+def digest(workloads: Iterable[str], measure: Measure, files: Mapping[str, PromptFile] = MappingProxyType({})) -> str:
     """Fingerprint of everything about the prompts that two measurements must share to be compared (16 hex digits).
 
-    A built-in workload enters by its templates, a file by its content (``files``: those that were read).
+    A built-in workload enters by its templates, a file by its content (``files``: those that were read, by workload).
     """
     said: list[object] = [measure.max_tokens, measure.prompts, measure.waves, measure.seed, measure.cache, measure.temperature]
     for workload in workloads:
         template = built_in(workload) if workload in BUILT_IN else None
-        said.append([workload, [template.messages, sorted(template.fill.items())] if template else None])
-    said.extend(sorted(file.sha256 for file in files))
+        file = files.get(workload)
+        said.append(file.sha256 if file else [workload, [template.messages, sorted(template.fill.items())] if template else None])
     return hashlib.sha256(json.dumps(said).encode()).hexdigest()[:16]
