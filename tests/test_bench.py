@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import re
 import socket
 import subprocess
 import sys
@@ -239,6 +240,21 @@ def test_a_server_that_names_no_model(status: int, body: bytes, why: str) -> Non
         with pytest.raises(NotServing, match=why):
             bench.discover(f"http://127.0.0.1:{server.server_port}/v1", measure.Options(headers=(("Authorization", "Bearer k"),)))
     assert asked == ["Bearer k"]
+
+
+def test_no_level_and_no_run_asks_what_was_asked_before(mock: loadmock.Mock) -> None:
+    """A server with a prefix cache would answer from it."""
+    settings = msgspec.structs.replace(SETTINGS, concurrency=(1, 2), max_blocks=1)
+    seen: list[bytes] = []
+
+    def show(done: bench.LevelResult, ended: int) -> None:
+        if not ended and done.blocks:
+            seen.append(mock.get("/ctl/last").partition(b"[")[2][:400])
+
+    for _ in range(2):
+        bench.run(mock.url, settings, show=show)
+    nonces = {re.search(rb'"content":"\[([a-z]{8})\] ', one).group(1) for one in seen}  # type: ignore[union-attr]
+    assert (len(seen), len(nonces)) == (4, 4)
 
 
 def test_fields_of_ones_own_go_with_every_request(mock: loadmock.Mock) -> None:

@@ -127,11 +127,14 @@ def run(
         [Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates] if rates else levels(settings)
     )
     measure.check_prompts(planned, settings, blocks=1)
+    at_s = time.time()
+    if not options.salt:  # the server may still hold the prompts of the last run
+        options = msgspec.structs.replace(options, salt=f"{at_s:.6f}")
     result = BenchResult(
         format=FORMAT,
         url=url,
         model=model or discover(url, options),
-        at_s=time.time(),
+        at_s=at_s,
         writer=f"leadline {__version__}",
         workloads=measure.digest(settings),
         settings=settings,

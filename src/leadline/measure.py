@@ -142,7 +142,9 @@ def plan_of(
     rehearsal: Sequence[Prompt] = (),
 ) -> Plan:
     """What a load process plays for ``prompts`` at ``level``, after ``rehearsal``."""
-    write = functools.partial(body, model=model, settings=settings, options=options)
+    # another nonce at every level: they are played one after the other on one server, with the same prompts
+    salted = msgspec.structs.replace(options, salt=f"{options.salt}/{level.concurrency}/{level.rate_rps}")
+    write = functools.partial(body, model=model, settings=settings, options=salted)
     open_loop = level.rate_rps is not None
     dues = arrivals(level, len(prompts), seed=settings.seed, block=block)
     numbers = {prompt.prompt_id: number for number, prompt in enumerate(prompts, len(rehearsal))}
