@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -165,6 +166,19 @@ def test_nobody_listens() -> None:
     result = measure.ask("http://127.0.0.1:9", "mock")
     assert result.outcome is Outcome.REFUSED
     assert "refused" in result.detail
+
+
+def test_a_name_whose_first_address_is_not_served(mock: loadmock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    mock.set()
+    kind = (socket.SOCK_STREAM, 6, "")
+    found = [(socket.AF_INET6, *kind, ("::1", mock.port, 0, 0)), (socket.AF_INET, *kind, ("127.0.0.1", mock.port))]
+    there = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **named: found if host == "llm" else there(host, *more, **named))
+    prompts = workload.blocks("chat", seed=1, block=0, count=2, max_tokens=5)
+    level = Level(workload="chat", concurrency=1)
+    result = measure.play(f"http://llm:{mock.port}", level, prompts, block=0, model="mock", settings=SETTINGS)
+    assert {r.outcome for r in result.requests} == {Outcome.OK}
+    assert stream.resolve(planning.endpoint("http://llm:9")) == ("::1", 9)  # nobody accepts: the load says how it was refused
 
 
 def test_open_loop_keeps_its_schedule(mock: loadmock.Mock, tmp_path: Path) -> None:

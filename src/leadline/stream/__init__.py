@@ -37,17 +37,33 @@ __all__ = ["Endpoint", "Plan", "Shot", "play"]
 
 _LOOP = Path(__file__).with_name("loop.py")
 _GRACE_S = 5.0
+_ACCEPT_S = 2.0
+"""How long one of several addresses may take to accept a connection."""
 _TOGETHER_NS = 5_000_000
 """From the word to start until several processes do."""
 
 
 def resolve(endpoint: Endpoint) -> tuple[str, int]:
-    """The first address of the endpoint's host. Raises :class:`~leadline.errors.NotServing`."""
+    """The first address of the endpoint's host that accepts a connection, or else the first: the load then says why it is refused.
+
+    Raises :class:`~leadline.errors.NotServing`.
+    """
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise NotServing(url=endpoint.authority, why=f"its name cannot be resolved: {error}", fix="check the URL") from None
-    return str(found[0][4][0]), endpoint.port
+    hosts = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    if len(hosts) > 1:  # one alone is not tried: a server that is measured sees no connection but the load's
+        return next((host for host in hosts if _accepts(host, endpoint.port)), hosts[0]), endpoint.port
+    return hosts[0], endpoint.port
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_ACCEPT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def play(
