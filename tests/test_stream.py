@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import stat
 import subprocess
 import sys
 from collections import Counter
@@ -300,6 +301,26 @@ def test_a_warm_pass_has_as_many_load_processes(mock: loadmock.Mock, monkeypatch
     monkeypatch.setattr(stream, "play", counted)
     play(mock, 4, 8, settings=msgspec.structs.replace(SETTINGS, cache="warm"), processes=2)
     assert asked == [2, 2]
+
+
+def test_keys_and_answers_are_for_their_owner_only(mock: loadmock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mock.set()
+    block = tmp_path / "traces" / "block0"
+    during: list[dict[str, int]] = []
+
+    def look() -> None:
+        during.append({path.name: stat.S_IMODE(path.stat().st_mode) for path in (block.parent, block, *block.iterdir())})
+
+    def started(*argv: object, **more: object) -> object:
+        look()
+        return popen(*argv, **more)  # type: ignore[call-overload]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", started)
+    plan = stream.Plan(planning.endpoint(mock.url), tuple(_shots(2)), connections=1, headers=(("Authorization", "Bearer k"),))
+    stream.play(plan, keep=block, begin=look)
+    trace = {"traces": 0o700, "block0": 0o700, "load-0.trace": 0o600}
+    assert during == [{**trace, "load-0.plan": 0o600}, trace]  # before the clock starts, the plan is gone
 
 
 def test_a_load_whose_parent_is_gone_stops(mock: loadmock.Mock, tmp_path: Path) -> None:
