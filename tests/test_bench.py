@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,7 +19,7 @@ import pytest
 import loadmock
 from leadline import bench, measure
 from leadline.config import Measure, levels
-from leadline.errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
+from leadline.errors import BadLevels, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
 
 SETTINGS = Measure(concurrency=(2,), max_tokens=8, max_blocks=2, idle_timeout_s=5)
@@ -124,9 +125,10 @@ def test_exports_have_the_fields_that_plots_read(style: str, tmp_path: Path) -> 
     assert ("mean_e2el_ms" if style == "vllm" else "mean_e2e_latency_ms") in said
 
 
-def test_an_unknown_export_is_refused(tmp_path: Path) -> None:
+def test_exports_are_read_and_an_unknown_one_is_refused() -> None:
+    assert bench.exports(["vllm=a.json", "sglang"]) == (("vllm", Path("a.json")), ("sglang", Path("leadline-sglang.json")))
     with pytest.raises(ConfigError, match="unknown format"):
-        bench.export(result(block(0)), "csv", tmp_path / "x")
+        bench.exports(["vllm=a.json", "csv=x"])
 
 
 def test_files_are_read_back_and_others_refused(tmp_path: Path) -> None:
@@ -147,8 +149,58 @@ def test_rates_and_headers() -> None:
     for wrong in ("0", "x", "-1"):
         with pytest.raises(BadLevels):
             bench.rates(wrong)
-    with pytest.raises(ConfigError):
-        bench.headers(["A"])
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("A", "without name or value"),
+        ("X Name: a", "'X Name' is no name"),
+        ("X-\N{LATIN SMALL LETTER E WITH ACUTE}: a", "is no name"),
+        ("X\r\nY: a", "is no name"),
+        (
+            "X: \N{LATIN SMALL LETTER L WITH STROKE}\N{LATIN SMALL LETTER O WITH ACUTE}d\N{LATIN SMALL LETTER Z WITH ACUTE}",
+            "the value of X",
+        ),
+        ("X: a\r\nY: b", "the value of X"),
+        ("X: a\0b", "the value of X"),
+    ],
+)
+def test_a_header_that_cannot_be_sent_is_refused(line: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=why):
+        bench.headers([line])
+    assert bench.headers(["X-a!: caf\N{LATIN SMALL LETTER E WITH ACUTE} \t:1\n"]) == (
+        ("X-a!", "caf\N{LATIN SMALL LETTER E WITH ACUTE} \t:1"),
+    )
+
+
+def played(monkeypatch: pytest.MonkeyPatch, *requests: RequestResult, seconds: float = 0.0) -> None:
+    """Every block takes so long and has these requests."""
+
+    def play(*_: object, block: int, **__: object) -> BlockResult:
+        time.sleep(seconds)
+        return msgspec.structs.replace(done, block=block)
+
+    done = msgspec.structs.replace(block(0, requests=requests), duration_s=0.001)
+    monkeypatch.setattr(measure, "play", play)
+
+
+def test_a_level_ends_by_the_time_on_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
+    played(monkeypatch, request(0), request(1, Outcome.STALL), seconds=0.1)
+    settings = msgspec.structs.replace(SETTINGS, max_blocks=12)
+    assert bench.run("http://x", settings, model="m").levels[0].stop == "precision"
+    (level,) = bench.run("http://x", msgspec.structs.replace(settings, level_limit_s=0.15), model="m").levels
+    assert level.stop == "time"
+    assert len(level.blocks) <= 2
+
+
+def test_a_block_in_which_nothing_was_served_ends_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    played(monkeypatch, request(0, Outcome.STALL), request(1, Outcome.STALL), request(2, Outcome.HTTP_503))
+    found = bench.run("http://x", msgspec.structs.replace(SETTINGS, concurrency=(1, 2)), model="m")
+    assert [(level.stop, len(level.blocks)) for level in found.levels] == [("nothing served", 1)] * 2
+    with pytest.raises(NotServing, match="not one of 6 requests was served: 4 stall, 2 http_503"):
+        bench.check_served(found)
+    bench.check_served(result(block(0), block(1, requests=(request(0, Outcome.STALL),))))
 
 
 def test_nobody_there() -> None:
@@ -301,6 +353,78 @@ def test_the_verb(mock: loadmock.Mock, tmp_path: Path) -> None:
     bad = subprocess.run([*argv[:4], "http://127.0.0.1:9"], capture_output=True, text=True, check=False)
     assert bad.returncode == NotServing.exit_code
     assert measure.ask(mock.url, "mock").outcome is Outcome.OK
+
+
+ARGV = [sys.executable, "-m", "leadline", "bench", "-n", "2", "--blocks", "1", "-q"]
+
+
+def test_what_is_asked_for_beside_the_result_is_checked_first(tmp_path: Path) -> None:
+    for more, why in (("--compare", "no such file"), ("--export", "unknown format")):
+        argv = [*ARGV, "http://127.0.0.1:9", more, str(tmp_path / "none")]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stdout) == (ConfigError.exit_code, "")
+        assert why in done.stderr
+
+
+def test_figures_are_printed_before_they_are_compared(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set()
+    other = tmp_path / "other.json"
+    bench.save(result(block(0)), other)
+    argv = [*ARGV, mock.url, "--max-tokens", "4", "--compare", str(other)]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False)
+    assert done.returncode == OtherConditions.exit_code
+    assert "chat c=2" in done.stdout
+    assert "--fresh" not in done.stderr
+    assert "--max-tokens" in done.stderr
+    said = json.loads(subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False).stdout)
+    assert (said["error"], said["figures"][0]["requests"], said["compared"]) == ("OtherConditions", 2, [])
+
+
+def test_a_server_that_serves_nothing_is_an_error_with_figures(tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["content-length"]))
+            asked.append(self.path)
+            status, body = (200, b'data: {"choices": [{"delta": {"content": "w"}}]}\n\ndata: [DONE]\n\n') if len(asked) <= 2 else (503, b"")
+            self.send_response(status)
+            self.send_header("content-type", "text/event-stream")
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *args: object) -> None:
+            """Nobody asked."""
+
+    out = tmp_path / "out.json"
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:  # two rehearsals are answered
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        argv = [*ARGV, f"http://127.0.0.1:{server.server_port}", "--model", "m", "--out", str(out)]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False)
+        server.shutdown()
+    assert done.returncode == NotServing.exit_code
+    assert "not one of 2 requests was served: 2 http_503" in done.stderr
+    assert "stopped by nothing served" in done.stdout
+    assert bench.load(out).complete
+
+
+def test_an_interrupted_run_says_what_is_true(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set(itl=50_000)
+    argv = [*ARGV[:-3], mock.url, "--out", str(tmp_path / "out.json")]
+    with subprocess.Popen(argv, stderr=subprocess.PIPE, text=True) as running:
+        assert running.stderr is not None
+        assert "block 1" in running.stderr.readline()
+        time.sleep(0.2)
+        running.terminate()
+        said = running.stderr.read()
+    assert running.returncode == Interrupted.exit_code
+    assert "nothing was changed" in said
+    assert "--out" in said
+    assert "journal" not in said
+    assert len(bench.load(tmp_path / "out.json").levels[0].blocks) == 1
 
 
 def test_a_command_is_run_for_the_purpose_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import socket
+import stat
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import loadmock
 from leadline import measure, stream, workload
 from leadline.config import Measure
 from leadline.records import BlockResult, Level, Outcome
+from leadline.stream import loop
 from leadline.stream import plan as planning
 from leadline.stream import reduce as reducing
 from leadline.stream import trace as tracing
@@ -167,6 +173,19 @@ def test_nobody_listens() -> None:
     assert "refused" in result.detail
 
 
+def test_a_name_whose_first_address_is_not_served(mock: loadmock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    mock.set()
+    kind = (socket.SOCK_STREAM, 6, "")
+    found = [(socket.AF_INET6, *kind, ("::1", mock.port, 0, 0)), (socket.AF_INET, *kind, ("127.0.0.1", mock.port))]
+    there = socket.getaddrinfo
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *more, **named: found if host == "llm" else there(host, *more, **named))
+    prompts = workload.blocks("chat", seed=1, block=0, count=2, max_tokens=5)
+    level = Level(workload="chat", concurrency=1)
+    result = measure.play(f"http://llm:{mock.port}", level, prompts, block=0, model="mock", settings=SETTINGS)
+    assert {r.outcome for r in result.requests} == {Outcome.OK}
+    assert stream.resolve(planning.endpoint("http://llm:9")) == ("::1", 9)  # nobody accepts: the load says how it was refused
+
+
 def test_open_loop_keeps_its_schedule(mock: loadmock.Mock, tmp_path: Path) -> None:
     mock.set(ttft=30_000, itl=1000)
     prompts = workload.blocks("chat", seed=1, block=0, count=40, max_tokens=5)
@@ -217,6 +236,91 @@ def test_traces_are_on_disk_even_when_the_load_is_killed(mock: loadmock.Mock, tm
     whole = trace.requests[0]
     (reading,) = reducing.reduce([whole], [reducing.Asked("p", 5)], start_ns=whole.sent_ns)
     assert (reading.result.outcome, reading.result.tokens_out) == (Outcome.OK, 5)
+
+
+def limited(mock: loadmock.Mock, folder: Path, soft: int, hard: int, *, open_loop: bool) -> list[tracing.RequestTrace]:
+    """40 requests on 40 connections of a load process that starts with so few file descriptors."""
+    mock.set(itl=20_000)
+    shots = tuple(shot._replace(due_s=0.0 if open_loop else None) for shot in _shots(40))
+    plan = stream.Plan(planning.endpoint(mock.url), shots, connections=40, open_loop=open_loop)
+    plan_path, trace_path = folder / "plan", folder / "trace"
+    plan_path.write_bytes(planning.encode(plan, ("127.0.0.1", mock.port)))
+    limits = (
+        f"import os, resource, sys; resource.setrlimit(resource.RLIMIT_NOFILE, ({soft}, {hard})); os.execv(sys.executable, sys.argv[1:])"
+    )
+    argv = [sys.executable, "-c", limits, sys.executable, "-I", "-S", loop.__file__, str(plan_path), str(trace_path)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stderr is not None
+        child.stdin.write(b"0\n")
+        child.stdin.flush()
+        child.stdout.read()  # its standard input stays open meanwhile
+        complaint = child.stderr.read()
+    assert child.returncode == 0, complaint
+    return list(tracing.read(trace_path.read_bytes()).requests.values())
+
+
+@pytest.mark.parametrize("open_loop", [False, True])
+def test_a_request_without_a_file_descriptor_is_refused(mock: loadmock.Mock, tmp_path: Path, open_loop: bool) -> None:
+    ends = Counter((request.how, request.detail) for request in limited(mock, tmp_path, 24, 24, open_loop=open_loop))
+    assert set(ends) == {("complete", ""), ("refused", "Too many open files")}
+    assert ends.total() == 40
+
+
+def test_the_load_may_open_as_many_files_as_the_system_lets_it(mock: loadmock.Mock, tmp_path: Path) -> None:
+    assert {request.how for request in limited(mock, tmp_path, 24, 256, open_loop=False)} == {"complete"}
+
+
+@pytest.mark.parametrize("code", [errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.EPIPE])
+def test_a_send_that_fails_leaves_the_end_to_the_reads(mock: loadmock.Mock, tmp_path: Path, code: int) -> None:
+    class Lost(socket.socket):
+        def send(self, *_: object) -> int:
+            raise OSError(code, "lost")
+
+    plan = stream.Plan(planning.endpoint(mock.url), tuple(_shots(1)), connections=1)
+    (tmp_path / "plan").write_bytes(planning.encode(plan, ("127.0.0.1", mock.port)))
+    playing = loop.Loop(str(tmp_path / "plan"), str(tmp_path / "trace"))
+    with Lost() as lost:
+        flow = loop.Flow()
+        flow.sock, flow.fd, flow.out = lost, lost.fileno(), b"POST"
+        playing.epoll.register(flow.fd)
+        playing.send(flow)
+    assert flow.out == b""
+
+
+def test_a_warm_pass_has_as_many_load_processes(mock: loadmock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    mock.set()
+    asked: list[object] = []
+    real = stream.play
+
+    def counted(plan: stream.Plan, *, processes: int = 1, **more: object) -> tracing.Trace:
+        asked.append(processes)
+        return real(plan, processes=processes, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(stream, "play", counted)
+    play(mock, 4, 8, settings=msgspec.structs.replace(SETTINGS, cache="warm"), processes=2)
+    assert asked == [2, 2]
+
+
+def test_keys_and_answers_are_for_their_owner_only(mock: loadmock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mock.set()
+    block = tmp_path / "traces" / "block0"
+    during: list[dict[str, int]] = []
+
+    def look() -> None:
+        during.append({path.name: stat.S_IMODE(path.stat().st_mode) for path in (block.parent, block, *block.iterdir())})
+
+    def started(*argv: object, **more: object) -> object:
+        look()
+        return popen(*argv, **more)  # type: ignore[call-overload]
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(subprocess, "Popen", started)
+    plan = stream.Plan(planning.endpoint(mock.url), tuple(_shots(2)), connections=1, headers=(("Authorization", "Bearer k"),))
+    stream.play(plan, keep=block, begin=look)
+    trace = {"traces": 0o700, "block0": 0o700, "load-0.trace": 0o600}
+    assert during == [{**trace, "load-0.plan": 0o600}, trace]  # before the clock starts, the plan is gone
 
 
 def test_a_load_whose_parent_is_gone_stops(mock: loadmock.Mock, tmp_path: Path) -> None:

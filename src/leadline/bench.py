@@ -6,6 +6,7 @@ every block, so that what was measured survives whatever ends the run.
 
 from __future__ import annotations
 
+import re
 import sys
 import time
 from collections import Counter
@@ -29,6 +30,12 @@ OWN_FIELDS = {
     "model": "give --model instead",
 }
 """Fields of a request that ``--extra-body`` cannot set, and what to do instead."""
+STYLES = ("vllm", "sglang")
+OWN_HEADERS = ("host", "content-length", "content-type", "accept", "transfer-encoding", "connection")
+HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+"""A token (RFC 9110, 5.6.2)."""
+HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+"""What RFC 9110, 5.5 allows, less the control characters of Latin-1."""
 
 
 class LevelResult(Record, frozen=True):
@@ -37,7 +44,8 @@ class LevelResult(Record, frozen=True):
     level: Level
     blocks: tuple[BlockResult, ...]
     stop: str = ""
-    """``precision``, ``blocks`` (as many as were allowed), ``prompts`` (the file has no more), ``time``, or empty while it runs."""
+    """``precision``, ``blocks`` (as many as were allowed), ``prompts`` (the file has no more), ``time``, ``nothing served`` (in the last
+    block), or empty while it runs."""
 
 
 class BenchResult(Record, frozen=True):
@@ -145,8 +153,9 @@ def run(
     )
     for level in planned:
         done = LevelResult(level=level, blocks=())
+        began_s = time.monotonic()
         while not done.stop:
-            done = _next_block(done, result, settings, options, show)
+            done = _next_block(done, result, settings, options, show, began_s=began_s)
             replaced = msgspec.structs.replace(result, levels=(*result.levels, done))
             save(replaced, out)
         result = msgspec.structs.replace(result, levels=(*result.levels, done))
@@ -192,11 +201,24 @@ def rates(text: str | None) -> tuple[float, ...]:
 def headers(lines: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """``["Name: value"]`` -> pairs. Raises :class:`~leadline.errors.ConfigError`."""
     pairs = tuple((name.strip(), value.strip()) for name, _, value in (line.partition(":") for line in lines))
-    if any(not name or not value for name, value in pairs):
-        raise ConfigError(
-            place="--header", what="a header without name or value", fix="write for example --header 'Authorization: Bearer KEY'"
-        )
+    for name, value in pairs:
+        why = _header_fault(name, value)
+        if why:
+            raise ConfigError(place="--header", what=why, fix="write for example --header 'Authorization: Bearer KEY'")
     return pairs
+
+
+def _header_fault(name: str, value: str) -> str:
+    """Why a header cannot be sent, without its value: it may be a key."""
+    if not name or not value:
+        return "a header without name or value"
+    if not HEADER_NAME.fullmatch(name):
+        return f"{name!r} is no name of a header: letters, digits and !#$%&'*+-.^_`|~"
+    if name.lower() in OWN_HEADERS:
+        return f"{name} is what leadline itself sends"
+    if not HEADER_VALUE.fullmatch(value):
+        return f"the value of {name} has a character that no header can carry: a line break, a control character, or one outside Latin-1"
+    return ""
 
 
 def _next_block(
@@ -205,6 +227,8 @@ def _next_block(
     settings: Measure,
     options: measure.Options,
     show: Callable[[LevelResult, int], None] | None,
+    *,
+    began_s: float,
 ) -> LevelResult:
     level, number = done.level, len(done.blocks)
     try:
@@ -219,16 +243,22 @@ def _next_block(
         result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, rehearsal=first, tick=tick
     )
     blocks = (*done.blocks, block)
-    done = LevelResult(level=level, blocks=blocks, stop=_stop(blocks, settings))
+    done = LevelResult(level=level, blocks=blocks, stop=_stop(blocks, settings, time.monotonic() - began_s))
     if show is not None:
         show(done, 0)
     return done
 
 
-def _stop(blocks: Sequence[BlockResult], settings: Measure) -> str:
-    """Why a level is done: precise enough, as many blocks as allowed, or out of time."""
-    if blocks[-1].stop != "complete" or sum(block.duration_s for block in blocks) >= settings.level_limit_s:
+def _stop(blocks: Sequence[BlockResult], settings: Measure, wall_s: float) -> str:
+    """Why a level is done: out of time, nothing served, as many blocks as allowed, or precise enough.
+
+    Its time is that on the wall: the durations of blocks end with the last token, and a server that stalls sends none.
+    """
+    last = blocks[-1]
+    if last.stop != "complete" or wall_s >= settings.level_limit_s:
         return "time"
+    if last.failed == len(last.requests):
+        return "nothing served"
     if len(blocks) >= settings.max_blocks:
         return "blocks"
     rates = [block.output_tok_s for block in blocks if block.output_tok_s > 0]
@@ -237,6 +267,16 @@ def _stop(blocks: Sequence[BlockResult], settings: Measure) -> str:
         if (found.high - found.low) / 2 <= settings.precision * found.value:
             return "precision"
     return ""
+
+
+def check_served(result: BenchResult) -> None:
+    """Raises :class:`~leadline.errors.NotServing` when no request of any level was served."""
+    outcomes = Counter(request.outcome for done in result.levels for block in done.blocks for request in block.requests)
+    if not outcomes[Outcome.OK]:
+        counted = ", ".join(f"{count} {outcome.value}" for outcome, count in outcomes.most_common())
+        raise NotServing(
+            url=result.url, why=f"not one of {outcomes.total()} requests was served: {counted}", fix="run `leadline doctor` on it"
+        )
 
 
 def show_line(done: LevelResult, ended: int) -> None:
@@ -380,11 +420,16 @@ def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
     The digest holds a file's content and not its name, so that workloads correspond by their place in the settings.
     """
     if first.workloads != second.workloads:
-        raise OtherConditions(campaign=second.label or second.url, what=f"workloads {second.workloads}, not {first.workloads}")
+        raise OtherConditions(
+            result=second.label or second.url,
+            what=f"workloads {second.workloads}, not {first.workloads}",
+            fix="measure both with the same --workload, --max-tokens and --seed",
+        )
     if first.asked != second.asked:
         raise OtherConditions(
-            campaign=second.label or second.url,
+            result=second.label or second.url,
             what=f"its requests asked for {second.asked or 'nothing more'}, not {first.asked or 'nothing more'}",
+            fix="measure both with the same --extra-body and --ignore-eos",
         )
     names = dict(zip(second.settings.workloads, first.settings.workloads, strict=False))
     others = {b.level: b for b in (_renamed(b, names) for b in second.levels)}
@@ -495,14 +540,24 @@ def _error(request: RequestResult) -> str:
     return "" if request.outcome is Outcome.OK else f"{request.outcome.value}: {request.detail}"
 
 
+def exports(wishes: Sequence[str]) -> tuple[tuple[str, Path], ...]:
+    """``["vllm=FILE"]`` -> pairs of a style and its file. Raises :class:`~leadline.errors.ConfigError`."""
+    pairs = tuple((style, Path(place or f"leadline-{style}.json")) for style, _, place in (wish.partition("=") for wish in wishes))
+    for style, _ in pairs:
+        if style not in STYLES:
+            raise ConfigError(place="--export", what=f"unknown format {style!r}", fix="write vllm=FILE or sglang=FILE")
+    return pairs
+
+
 def export(result: BenchResult, style: str, out: Path) -> list[Path]:
-    """Write ``result`` for other tools: ``vllm`` = one JSON file a level, ``sglang`` = one JSON line a level. Returns what was written."""
+    """Write ``result`` in one of :data:`STYLES`: ``vllm`` = one JSON file a level, ``sglang`` = one JSON line a level.
+
+    Returns what was written.
+    """
     documents = [exported(result, done, style) for done in result.levels]
     if style == "sglang":
         write_atomically(out, b"".join(msgspec.json.encode(document) + b"\n" for document in documents))
         return [out]
-    if style != "vllm":
-        raise ConfigError(place="--export", what=f"unknown format {style!r}", fix="write vllm=FILE or sglang=FILE")
     written = []
     for done, document in zip(result.levels, documents, strict=True):
         path = out if len(documents) == 1 else out.with_name(f"{out.stem}-{workload.slug(done.level)}{out.suffix or '.json'}")

@@ -499,7 +499,8 @@ class _Gathered:
         if level in self.stops:
             return True
         played = self.results.get(level, [])
-        if sum(result.duration_s for result in played) >= settings.measure.level_limit_s:
+        limit_s = settings.measure.level_limit_s  # a block that served nothing has no duration: it took all the time there was
+        if sum(result.duration_s or limit_s for result in played) >= limit_s:
             self.stops[level] = "time"
         elif len(played) >= max(MIN_BLOCKS_FOR_PRECISION, settings.measure.confirm_blocks):
             found = estimate([result.output_tok_s for result in played], unit="tok/s", confidence=settings.tune.confidence)

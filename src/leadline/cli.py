@@ -8,6 +8,7 @@ import shlex
 import signal
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
@@ -16,6 +17,7 @@ import typer
 from .errors import ConfigError, Interrupted, LeadlineError
 
 if TYPE_CHECKING:
+    from .bench import BenchResult, Compared
     from .config import Settings
 
 app = typer.Typer(
@@ -351,35 +353,30 @@ def bench(
     from . import measure
     from .targets import parse_target
 
+    earlier = benching.load(compare) if compare is not None else None
+    exports = benching.exports(export or [])
     changes = {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens}
     settings = settings_from(config, {"measure": {**changes, "cache": cache, "max_blocks": blocks, "seed": seed}})
-    if compare is not None and Path(target).is_file():
-        result = benching.load(Path(target))
+    if earlier is not None and Path(target).is_file():
+        _print_bench(benching.load(Path(target)), earlier, exports, as_json, measured=False)
+        return
+    options = measure.Options(
+        ignore_eos=ignore_eos,
+        count_chunks=count_chunks,
+        extra=benching.extra_body(extra_body),
+        headers=benching.headers(header or []),
+        verify=not insecure,
+        keep=str(traces or ""),
+    )
+    rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
+    if where.kind == "http":  # what a service needs takes longer to load than the load to begin
+        show = None if quiet else benching.show_line
+        result = benching.run(where.url, settings.measure, model=model, rates=rates, options=options, out=out, label=label, show=show)
     else:
-        options = measure.Options(
-            ignore_eos=ignore_eos,
-            count_chunks=count_chunks,
-            extra=benching.extra_body(extra_body),
-            headers=benching.headers(header or []),
-            verify=not insecure,
-            keep=str(traces or ""),
-        )
-        rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
-        if where.kind == "http":  # what a service needs takes longer to load than the load to begin
-            show = None if quiet else benching.show_line
-            result = benching.run(where.url, settings.measure, model=model, rates=rates, options=options, out=out, label=label, show=show)
-        else:
-            from . import verbs
+        from . import verbs
 
-            result = verbs.bench(target, settings, model=model, rates=rates, options=options, out=out, label=label, quiet=quiet)
-    compared = benching.compare(benching.load(compare), result) if compare is not None else ()
-    for wish in export or []:
-        style, _, place = wish.partition("=")
-        benching.export(result, style, Path(place or f"leadline-{style}.json"))
-    if as_json:
-        emit({"result": result, "figures": [benching.figures(done) for done in result.levels], "compared": compared})
-    else:
-        sys.stdout.write(benching.text(result) + benching.comparison_text(compared))
+        result = verbs.bench(target, settings, model=model, rates=rates, options=options, out=out, label=label, quiet=quiet)
+    _print_bench(result, earlier, exports, as_json, measured=True)
 
 
 @app.command(epilog="Example: leadline doctor ssh://ops@gpu1/llm.service, or: leadline doctor --log server.log --json")
@@ -431,6 +428,33 @@ def _print_report(known: Any, as_json: bool) -> None:
         sys.stdout.write(following.on_screen(known))
 
 
+def _print_bench(
+    result: BenchResult, earlier: BenchResult | None, exports: Sequence[tuple[str, Path]], as_json: bool, *, measured: bool
+) -> None:
+    """Print a result before anything can go wrong with what is asked for beside it; in JSON, an error goes with it into one document."""
+    from . import bench as benching
+
+    compared: tuple[Compared, ...] = ()
+    failure: LeadlineError | None = None
+    if not as_json:
+        sys.stdout.write(benching.text(result))
+    try:
+        for style, place in exports:
+            benching.export(result, style, place)
+        if measured:
+            benching.check_served(result)
+        compared = benching.compare(earlier, result) if earlier is not None else ()
+    except LeadlineError as error:
+        failure = error
+    if as_json:
+        said = {"result": result, "figures": [benching.figures(done) for done in result.levels], "compared": compared}
+        emit({**said, **(failure.as_dict() if failure is not None else {})})
+    elif compared:
+        sys.stdout.write(benching.comparison_text(compared))
+    if failure is not None:
+        _complain(failure)
+
+
 # -- the edge ----------------------------------------------------------------------------------------------------------
 
 
@@ -461,7 +485,7 @@ def main() -> NoReturn:
     except LeadlineError as error:
         _leave(error, arguments)
     except KeyboardInterrupt:
-        _leave(Interrupted(what="the service was put back as found"), arguments)
+        _leave(_interrupted(arguments), arguments)
     except BrokenPipeError:
         sys.exit(0)
     except Exception as failure:  # noqa: BLE001  # the edge of the command line: anything else is a defect, shown whole
@@ -478,9 +502,23 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _interrupted(arguments: list[str]) -> Interrupted:
+    """What is true of the verb that was interrupted, and how it goes on."""
+    if arguments[:1] == ["bench"]:
+        kept = "the blocks that were complete are in the file of --out, where one was given"
+        return Interrupted(what="nothing was changed", fix=f"run the same command again; {kept}")
+    fix = "run the same command again: the campaign resumes from its journal"
+    return Interrupted(what="the service was put back as found", fix=fix)
+
+
 def _leave(error: LeadlineError, arguments: list[str]) -> NoReturn:
     """Message and next step on stderr (and as JSON on stdout where JSON was asked for); ends the process."""
     if "--json" in arguments:
         sys.stdout.write(json.dumps(error.as_dict()) + "\n")
+    _complain(error)
+
+
+def _complain(error: LeadlineError) -> NoReturn:
+    """Message and next step on stderr; ends the process."""
     sys.stderr.write(f"error: {error.message}\n next: {error.next}\n ({error.id}, exit {error.exit_code})\n")
     sys.exit(error.exit_code)

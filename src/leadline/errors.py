@@ -13,7 +13,7 @@ the process's exit status, ``remedy`` says what to do next.  The stable id of an
 40-49  the campaign's own memory: journal, lock, disk
 50-59  measuring
 70     a defect in leadline
-130    interrupted (the service was restored first)
+130    interrupted (the service was restored first; bench had changed nothing)
 ====== =======================================================================
 
 ``docs/errors.md`` is generated from this module by ``python -m leadline.errors``; a test keeps it equal.
@@ -290,10 +290,10 @@ class NoCampaign(LeadlineError):
 
 
 class OtherConditions(LeadlineError):
-    """campaign {campaign} was made under other conditions: {what}."""
+    """{result} was made under other conditions: {what}."""
 
     exit_code = 45
-    remedy = "unlike conditions are never pooled; start a new campaign with --fresh"
+    remedy = "unlike conditions are never pooled; {fix}"
 
 
 # -- 50-59: measuring --------------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ class Interrupted(LeadlineError):
     """interrupted: {what}."""
 
     exit_code = 130
-    remedy = "run the same command again: the campaign resumes from its journal"
+    remedy = "{fix}"
 
 
 def all_errors() -> Iterator[type[LeadlineError]]:

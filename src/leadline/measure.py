@@ -88,10 +88,11 @@ def play(
     at all or the whole rehearsal failed, BadTarget, DiskFull, MeasurementInvalid.
     """
     plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options, rehearsal=rehearsal)
-    if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
-        stream.play(plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots), rehearsed=0), path=options.path)
-    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
     processes = options.processes or _load_processes(plan.connections)
+    if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
+        warm = plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots), rehearsed=0)
+        stream.play(warm, processes=processes, path=options.path)
+    keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
     used_s: list[float | None] = []
 
     def read() -> None:

@@ -15,6 +15,7 @@ afterwards.  The life of a request:
 from __future__ import annotations
 
 import contextlib
+import functools
 import mmap
 import os
 import socket
@@ -37,17 +38,33 @@ __all__ = ["Endpoint", "Plan", "Shot", "play"]
 
 _LOOP = Path(__file__).with_name("loop.py")
 _GRACE_S = 5.0
+_ACCEPT_S = 2.0
+"""How long one of several addresses may take to accept a connection."""
 _TOGETHER_NS = 5_000_000
 """From the word to start until several processes do."""
 
 
 def resolve(endpoint: Endpoint) -> tuple[str, int]:
-    """The first address of the endpoint's host. Raises :class:`~leadline.errors.NotServing`."""
+    """The first address of the endpoint's host that accepts a connection, or else the first: the load then says why it is refused.
+
+    Raises :class:`~leadline.errors.NotServing`.
+    """
     try:
         found = socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM)
     except OSError as error:
         raise NotServing(url=endpoint.authority, why=f"its name cannot be resolved: {error}", fix="check the URL") from None
-    return str(found[0][4][0]), endpoint.port
+    hosts = list(dict.fromkeys(str(address[0]) for *_, address in found))
+    if len(hosts) > 1:  # one alone is not tried: a server that is measured sees no connection but the load's
+        return next((host for host in hosts if _accepts(host, endpoint.port)), hosts[0]), endpoint.port
+    return hosts[0], endpoint.port
+
+
+def _accepts(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=_ACCEPT_S).close()
+    except OSError:
+        return False
+    return True
 
 
 def play(
@@ -61,7 +78,7 @@ def play(
 ) -> Trace:
     """Play ``plan`` and return what happened; request numbers are positions in ``plan.shots``.
 
-    ``keep`` is a folder for the trace files (``load-0.trace`` ...), which are complete up to the last quarter of a second whatever
+    ``keep`` is a folder for the trace files (``load-0.trace`` ..., for their owner only), which are complete up to the last quarter of a second whatever
     happens to this process; ``begin`` is called just before the clock starts; ``tick`` is told the number of ended requests, a few times
     a second. Interrupting it (KeyboardInterrupt) ends the load
     and re-raises.  Raises NotServing, DiskFull, MeasurementInvalid (a load process died).
@@ -70,7 +87,7 @@ def play(
     found: list[Trace] = []
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="leadline-load-"))) if keep is None else keep
-        folder.mkdir(parents=True, exist_ok=True)
+        _make_private(folder)
         parts = split(plan, processes)
         running = [
             stack.enter_context(_Process(folder, number, planning.encode(part, address, path))) for number, (_, part) in enumerate(parts)
@@ -92,6 +109,20 @@ def play(
     from . import trace as tracing
 
     return found[0] if len(found) == 1 else tracing.merge(found)
+
+
+def _make_private(folder: Path) -> None:
+    """Make a folder, and what is missing above it, for its owner only. One that is there stays as it is."""
+    if not folder.is_dir():
+        _make_private(folder.parent)
+        folder.mkdir(mode=0o700, exist_ok=True)
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner can read, whatever stood there."""
+    path.unlink(missing_ok=True)
+    with open(path, "xb", opener=functools.partial(os.open, mode=0o600)) as file:
+        file.write(data)
 
 
 def split(plan: Plan, processes: int) -> list[tuple[list[int], Plan]]:
@@ -132,8 +163,8 @@ class _Process:
         self._plan = folder / f"load-{number}.plan"
         self._trace = folder / f"load-{number}.trace"
         try:
-            self._plan.write_bytes(plan)
-            self._trace.write_bytes(b"")
+            _write_private(self._plan, plan)
+            _write_private(self._trace, b"")
         except OSError as error:
             raise DiskFull(path=self._plan) if error.errno == 28 else error from error
 
@@ -151,6 +182,7 @@ class _Process:
         """Connected and rehearsed. A process that ends instead says why with its status, which :meth:`trace` reads."""
         assert self._child.stdout is not None
         os.read(self._child.stdout.fileno(), 1)
+        self._plan.unlink(missing_ok=True)  # it has been read, and the headers in it may hold a key
 
     def start(self, at_ns: int) -> None:
         assert self._child.stdin is not None

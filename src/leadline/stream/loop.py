@@ -36,13 +36,14 @@ import heapq
 import json
 import os
 import re
+import resource
 import select
 import signal
 import socket
 import struct
 import sys
 import time
-from typing import Any
+from typing import Any, TextIO
 
 ENDS = ("complete", "eof", "reset", "refused", "stall", "deadline", "aborted", "malformed")
 
@@ -221,7 +222,12 @@ class Loop:
     # -- connections ---------------------------------------------------------------------------------------------------
 
     def connect(self, flow: Flow) -> None:
-        sock = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        flow.connect_ns = flow.seen_ns = time.monotonic_ns()
+        try:
+            sock = socket.socket(self.family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        except OSError as error:  # no file descriptor is left
+            self.broken(flow, "refused", error.strerror or "")
+            return
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self.kernel_clock:
             try:
@@ -230,7 +236,6 @@ class Loop:
                 self.kernel_clock = False  # reported as clock "user": every stamp is missing
         flow.sock, flow.fd, flow.recvmsg = sock, sock.fileno(), sock.recvmsg
         flow.connected = False
-        flow.connect_ns = flow.seen_ns = time.monotonic_ns()
         flow.used = 0
         self.flows[flow.fd] = flow
         self.hot += [None] * (flow.fd + 1 - len(self.hot))
@@ -268,11 +273,10 @@ class Loop:
         assert flow.sock is not None
         try:
             done, reply = flow.tls.handshake(received)
+            flow.sock.sendall(reply)  # a handshake message fits into any send buffer
         except OSError as error:  # ssl.SSLError is one
             self.broken(flow, "refused", f"TLS: {error}")
             return False
-        if reply:
-            flow.sock.sendall(reply)  # a handshake message fits into any send buffer
         if not done:
             self.epoll.modify(flow.fd, IN)
         return bool(done)
@@ -357,10 +361,8 @@ class Loop:
             sent = flow.sock.send(flow.out)
         except BlockingIOError:
             sent = 0
-        except OSError as error:
-            # the server may have answered before it closed: read that first, the read side ends the request
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET):
-                raise
+        except OSError:
+            # the server may have answered before it closed: read that first, the read side (or the idle timeout) ends the request
             flow.out = b""
             self.watch(flow)
             return
@@ -672,6 +674,8 @@ class Loop:
         self.left = 0
 
     def run(self) -> None:
+        raise_file_limit()
+        own_status = open("/proc/self/status", encoding="ascii")  # noqa: SIM115  # read at the end, when no descriptor may be left
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
@@ -698,7 +702,7 @@ class Loop:
         if self.stopped:
             self.finish("deadline" if self.stopped == "deadline" else "aborted")
         self.sample_clocks()
-        health["peak_bytes"] = peak_bytes()
+        health["peak_bytes"] = peak_bytes(own_status)
         health["stopped"] = self.stopped
         self.frame("H", 0, json.dumps(health).encode())
         self.store()
@@ -707,10 +711,17 @@ class Loop:
         self.stopped = signal.Signals(number).name
 
 
-def peak_bytes() -> int:
-    """Largest resident size so far (rusage would count what the forking parent had)."""
-    with open("/proc/self/status", encoding="ascii") as file:
-        for line in file:
+def raise_file_limit() -> None:
+    """As many open connections as this process may have at all: 1,024 is what a shell usually starts with."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def peak_bytes(status: TextIO) -> int:
+    """Largest resident size so far, from ``/proc/self/status`` (rusage would count what the forking parent had)."""
+    with status:
+        for line in status:
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     return 0
