@@ -165,6 +165,12 @@ def test_this_machine_answers_the_evidence_script() -> None:
     assert {"disk", "memory"} <= {source.name for source in evidence.sources}
 
 
+def test_a_figure_of_which_only_the_point_is_left_is_none() -> None:
+    judge(
+        "============ Serving Benchmark Result ============\nMean TPOT (ms):   10.5\nMean ITL (ms):    .\n", "what do these figures mean?"
+    )
+
+
 def test_an_address_alone() -> None:
     from leadline.target import free_port
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Sequence
 from statistics import fmean
@@ -163,7 +164,8 @@ def _figure(reading: Reading, pattern: str) -> tuple[float, Line] | None:
     for line in reading.telling:
         match = compiled.search(line.text)
         if match:
-            return float(match.group(1).replace(",", "")), line
+            with contextlib.suppress(ValueError):  # of a torn line the point alone may be left
+                return float(match.group(1).replace(",", "")), line
     return None
 
 
