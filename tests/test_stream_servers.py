@@ -227,7 +227,9 @@ def says_nothing(peer: socket.socket, number: int) -> bool:
 )
 def test_what_is_no_answer_is_called_so(script: Script, outcome: Outcome) -> None:
     with serving(script) as server:
-        assert [request.outcome for request in play(server, 2).requests] == [outcome] * 2
+        result = play(server, 2)
+        assert [request.outcome for request in result.requests] == [outcome] * 2
+        assert max(request.sent_s for request in result.requests) < SETTINGS.idle_timeout_s, "the first was not waited for"
 
 
 def hangs_up(peer: socket.socket, number: int) -> bool:

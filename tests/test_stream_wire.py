@@ -310,6 +310,14 @@ class Fed(loop.Loop):
         else:
             flow.before = read
 
+    def feed_cut(self, data: bytes, cuts: list[int]) -> None:
+        """Nothing may have ended before the last piece."""
+        flow = loop.Flow()
+        flow.request = 0
+        for start, stop in itertools.pairwise([0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]):
+            assert self.ends == []
+            self.feed(flow, data[start:stop])
+
 
 @settings(deadline=None, max_examples=300)
 @given(
@@ -319,12 +327,8 @@ class Fed(loop.Loop):
 )
 def test_the_end_of_a_response_is_seen_however_its_bytes_are_cut(pieces: list[bytes], last: bytes, cuts: list[int]) -> None:
     data = HEAD + b"".join(map(chunk, pieces)) + last
-    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
-    fed, flow = Fed(), loop.Flow()
-    flow.request = 0
-    for start, stop in itertools.pairwise(edges):
-        assert fed.ends == []
-        fed.feed(flow, data[start:stop])
+    fed = Fed()
+    fed.feed_cut(data, cuts)
     assert fed.ends == ["complete"]
 
 
@@ -354,10 +358,6 @@ def test_a_burst_after_an_unusual_pause_is_marked() -> None:
 @given(st.binary(max_size=60), st.lists(st.integers(1, 200), max_size=8))
 def test_a_body_of_known_length_ends_with_its_last_byte(body: bytes, cuts: list[int]) -> None:
     data = b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
-    edges = [0, *sorted({cut for cut in cuts if cut < len(data)}), len(data)]
-    fed, flow = Fed(), loop.Flow()
-    flow.request = 0
-    for start, stop in itertools.pairwise(edges):
-        assert fed.ends == []
-        fed.feed(flow, data[start:stop])
+    fed = Fed()
+    fed.feed_cut(data, cuts)
     assert fed.ends == ["complete"]

@@ -96,7 +96,7 @@ class Figures(Record, frozen=True):
     acceptance_rate: float | None
     """Accepted / drafted tokens, where the server says it per request."""
     gaps_unsure: float
-    """Share of the step gaps that have an estimated end, because one read brought several events."""
+    """Share of the step gaps that have an uncertain end, because one read brought several events."""
     late_ms_p99: float
     """How late requests were sent, against the schedule (open loop) or a free connection (closed)."""
     blocks: int

@@ -208,7 +208,7 @@ class RequestResult(Record, frozen=True):
     """Tokens of each event, where the server counts them per chunk."""
     step_gap_ms: tuple[float, ...] = ()
     gaps_unsure: int = 0
-    """Gaps with an end that is estimated: its event shared a read with the next one, and they had not come in one burst."""
+    """Gaps with an uncertain end: its event shared a read with the next one, and it cannot be said that they came in one burst."""
     tokens_cached: int | None = None
     drafted: int | None = None
     accepted: int | None = None

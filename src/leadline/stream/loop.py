@@ -17,8 +17,8 @@ C   clock sample: monotonic ns, realtime ns (``<qq``); kernel stamps are realtim
 S   sent: intended, start of connecting (0 = connection was there), first ``send`` (``<qqq``, monotonic ns)
 R   reads of all requests in the order of time: counts of polls and of reads ``<II``; for each poll since when what it reports can have
     come ``<q``, when it returned ``<q``, when what it reported had been read ``<q`` (monotonic ns), and how many reads that took
-    ``<I``; for each read its request ``<i`` (-1 =
-    bytes that nobody asked for), kernel stamp (``<qq`` s, ns; zeros where missing) and length ``<I``; then the bytes read
+    ``<I``; for each read its request ``<i`` (-1 = bytes that nobody asked for), kernel stamp (``<qq`` s, ns; zeros where missing)
+    and length ``<I``; then the bytes read
 E   end: monotonic ns ``<q``, then one of the words of :data:`ENDS`, optionally ``: detail``
 H   this process's own figures, JSON
 === ==========================================================================================================
@@ -67,6 +67,7 @@ WHOLE = b"\n\n\r\n"
 """A read that ends so ends with an event and its chunk: nothing needs to be looked at."""
 LAST_CHUNK = re.compile(rb"\r\n0+[ \t]*(?:;[^\r\n]*)?\r\n(?:[!-9;-~]+:[^\r\n]*\r\n)*(?:\r\n)+\Z")
 """The end of a chunked response: last chunk, trailers, empty line (and more of them, from servers that send too many)."""
+CHUNK_SIZE = re.compile(rb"[0-9A-Fa-f]+[ \t]*(?:;[^\r\n]*)?")
 TAIL_BYTES = 4096
 """How much of what came before is looked at for it."""
 IN, OUT = select.EPOLLIN, select.EPOLLOUT
@@ -408,6 +409,10 @@ class Loop:
             if found is None:
                 return
             body = found
+            line, whole, _ = body.partition(b"\r\n")
+            if whole and flow.framing == CHUNKED and not CHUNK_SIZE.fullmatch(line):
+                self.end(flow, "malformed")  # nothing it says later can be read
+                return
         flow.before = data[-TAIL_BYTES:]
         if flow.framing == CHUNKED:
             complete = bool(body) and data.endswith(END) and LAST_CHUNK.search(flow.before) is not None

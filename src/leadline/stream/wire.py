@@ -15,6 +15,8 @@ from typing import NamedTuple
 
 import h11
 
+from .loop import WHOLE
+
 
 class Piece(NamedTuple):
     """Body bytes and where they ended in the raw stream."""
@@ -97,8 +99,7 @@ def regular_events(raw: bytes, at: int, end: int) -> Lines | None:
     return None
 
 
-SEPARATOR = b"\n\n\r\n"
-"""The end of an event and of its chunk."""
+SEPARATOR = WHOLE
 LAST_CHUNK = b"0\r\n\r\n"
 FIELD = b"\r\ndata: "
 """What stands between the size of a chunk and its event."""
