@@ -233,7 +233,7 @@ def test_applying_says_what_to_run(rig: Rig) -> None:
 def test_a_launch_gets_its_files_and_their_paths(rig: Rig) -> None:
     note = LaunchFile(name="note-1.json", text='{"1": [2]}')
     launch = rig.supervisor.start((*rig.serving, "note-1.json", "--flag=note-1.json", "other-note-1.json"), files=[note])
-    wait_for(lambda: b"started" in rig.supervisor.log(launch))
+    wait_for(lambda: rig.supervisor.log(launch).split()[-1:] == [b"other-note-1.json"])  # the whole line: it may come in pieces
     *_, path, flag, other = rig.supervisor.log(launch).decode().split()
     assert path.endswith("/note-1.json")
     assert (flag, other) == (f"--flag={path}", "other-note-1.json")
