@@ -105,9 +105,9 @@ def test_the_bulk_reader_agrees_with_the_plain_one(texts: list[str], done: bool,
     events = [delta(text) for text in texts] + [b"[DONE]"] * done
     bodies = [b"data: " + event + b"\n\n" for event in events]
     raw = HEAD + b"".join((b"%X\r\n%s\r\n" if capital else b"%x\r\n%s\r\n") % (len(body), body) for body in bodies) + END
-    regular = wire.regular_events(raw, len(HEAD), len(raw) - len(END))
+    regular = wire.regular(raw, len(HEAD), len(raw) - len(END), wire.FIELD, wire.SEPARATOR)
     assert regular is not None
-    assert regular.data() == events
+    assert regular.texts == events
     pieces, complete = wire.plain_chunks(raw, len(HEAD)) or ([], False)
     assert complete
     assert [piece.end for piece in pieces] == regular.ends
@@ -175,8 +175,8 @@ def test_most_of_a_usual_stream_is_one_run() -> None:
         raw = body([*first, *(delta(text) for text in texts), *last])
         run = reduce.run_of(raw, len(HEAD), len(raw) - len(END))
         assert run is not None
-        assert reduce._said_by(run.texts) == "".join(texts)
-        assert len(run.texts) == len(texts)
+        assert reduce._said_by(run.events.texts) == "".join(texts)
+        assert len(run.events.texts) == len(texts)
     assert reduce._said_by([b"x\\", b'y","z']) is None, "two wrongs make no right"
     assert reduce.run_of(body([delta("a"), delta(""), delta("b"), delta("c")]), len(HEAD), len(raw) - len(END)) is None, (
         "left to the parser"
@@ -195,6 +195,14 @@ def test_most_of_a_usual_stream_is_one_run() -> None:
 )
 def test_broken_events_do_not_mend_each_other(events: list[bytes]) -> None:
     read_alike(events)
+
+
+@pytest.mark.parametrize("instead", [b"", b"\n", b"\r\n", b"\0", b"11"])
+def test_a_length_that_no_chunk_can_have_is_not_read_in_bulk(instead: bytes) -> None:
+    """One digit can announce 15 bytes, two digits 16 or more: no chunk has 17 bytes together with its size."""
+    odd = (instead + wire.FIELD + b"{}").ljust(17)
+    raw = HEAD + chunk(b"data: {}\n\n") * 3 + odd + wire.SEPARATOR + END
+    assert not reduce._Stream().take_regular(raw, len(HEAD))
 
 
 def test_text_that_looks_like_framing_is_text() -> None:

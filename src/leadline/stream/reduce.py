@@ -121,10 +121,8 @@ class Run(NamedTuple):
     """Where in the raw stream the first begins."""
     end: int
     """One behind the last."""
-    texts: list[bytes]
-    """As they stand in the JSON; none is empty."""
-    ends: list[int]
-    """Offset of the end of each event."""
+    events: wire.Regular
+    """Texts as they stand in the JSON; none is empty."""
 
 
 def run_of(raw: bytes, at: int, end: int) -> Run | None:
@@ -149,28 +147,8 @@ def run_of(raw: bytes, at: int, end: int) -> Run | None:
     before, behind = wire.FIELD + head, tail + wire.SEPARATOR
     begin = raw.rfind(b"\n", at, raw.find(before, at, end)) + 1 or at
     end = raw.rfind(behind, at, end) + len(behind)
-    opening, *parts = raw[begin:end].split(before)
-    size = wire.chunk_size(opening)
-    around, to_end, between = len(head) + len(tail) + len(b"data: \n\n"), len(behind) - 2, len(before)
-    place = begin + len(opening) + between
-    sizes: dict[bytes, int] = {behind: 0}
-    """Of the chunk that begins behind one that ends so; 0 = none follows."""
-    texts, ends = [], []
-    for part in parts:
-        length = size - around
-        if length <= 0:
-            return None
-        rest = part[length:]
-        try:
-            size = sizes[rest]
-        except KeyError:
-            if not rest.startswith(behind):
-                return None
-            size = sizes[rest] = wire.chunk_size(rest[len(behind) :])
-        texts.append(part[:length])
-        ends.append(place + length + to_end)
-        place += len(part) + between
-    return Run(begin, end, texts, ends) if texts and size == 0 else None
+    events = wire.regular(raw, begin, end, before, behind)
+    return Run(begin, end, events) if events is not None and b"" not in events.texts else None
 
 
 def _said_by(texts: list[bytes]) -> str | None:
@@ -227,21 +205,19 @@ class _Stream:
         """
         end = len(raw) - len(wire.LAST_CHUNK)
         run = run_of(raw, at, end)
-        said = _said_by(run.texts) if run is not None else None
+        said = _said_by(run.events.texts) if run is not None else None
         first, last = (run.begin, run.end) if run is not None and said is not None else (at, at)
-        before, behind = wire.regular_events(raw, at, first), wire.regular_events(raw, last, end)
-        if before is None or behind is None:
+        before, behind = (wire.regular(raw, *place, wire.FIELD, wire.SEPARATOR) for place in ((at, first), (last, end)))
+        if before is None or behind is None or any(map(_broken, before.texts)) or any(map(_broken, behind.texts)):
             return False
-        events_before, events_behind = before.data(), behind.data()
-        if any(map(_broken, events_before)) or any(map(_broken, events_behind)):
-            return False
-        self.take_lines(events_before, before.ends)
+        self.take_lines(*before)
         if run is not None and said is not None:
-            self.events += len(run.texts)
+            count = len(run.events.texts)
+            self.events += count
             self.texts.append(said)
-            self.times_at += run.ends
-            self.counts += [0] * len(run.texts)
-        self.take_lines(events_behind, behind.ends)
+            self.times_at += run.events.ends
+            self.counts += [0] * count
+        self.take_lines(*behind)
         return True
 
     def take_lines(self, events: Sequence[bytes], ends: Sequence[int]) -> None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import itertools
-import operator
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -25,18 +24,13 @@ class Piece(NamedTuple):
     end: int
 
 
-class Lines(NamedTuple):
-    """Events of which each is one ``data:`` line that is an HTTP chunk of its own, unless it holds a line break."""
+class Regular(NamedTuple):
+    """Neighbouring chunks that begin and end alike."""
 
-    lines: list[bytes]
-    """Each with the chunk size and the field name in front."""
-    skips: list[int]
-    """Where in its line the event begins."""
+    texts: list[bytes]
+    """What each holds between the two."""
     ends: list[int]
-    """Offset of the end of each in the raw stream."""
-
-    def data(self) -> list[bytes]:
-        return [line[skip:] for line, skip in zip(self.lines, self.skips, strict=True)]
+    """Offset of the end of each in the raw stream, without its line end."""
 
 
 class Response(NamedTuple):
@@ -50,7 +44,7 @@ class Response(NamedTuple):
     """What broke HTTP, empty when nothing did."""
     retry_after: str = ""
     regular_at: int = -1
-    """Where the body begins, if it ends as one does that has an event a chunk; ``pieces`` is then left to :func:`regular_events`."""
+    """Where the body begins, if it ends as one does that has an event a chunk; ``pieces`` is then left to :func:`regular`."""
 
 
 def response(raw: bytes, *, closed: bool, regular: bool = True) -> Response:
@@ -76,32 +70,31 @@ def _head(raw: bytes) -> Response | None:
     return None if head.fault or not _chunked(raw) else head
 
 
-def regular_events(raw: bytes, at: int, end: int) -> Lines | None:
-    """The events, when from ``at`` to ``end`` there is one ``data:`` line a chunk, with :data:`SEPARATOR` behind each, else ``None``.
+def regular(raw: bytes, at: int, end: int, before: bytes, behind: bytes) -> Regular | None:
+    """The chunks from ``at`` to ``end``, when each is its size, ``before``, a text and ``behind``, else ``None``. The last one ends so.
 
-    Splitting at what separates such chunks loses nothing, and every chunk size is then compared with what stands there, so
-    that an event whose text contains the separator is not mistaken for two. Every step goes over all lines in C; line breaks inside an
-    event are not looked for.
+    Splitting at ``behind`` loses nothing, and every chunk size is then compared with what stands there, so that a chunk whose text contains
+    it is not mistaken for two. Every step goes over all chunks in C.
     """
     if at == end:
-        return Lines([], [], [])
-    lines = raw[at : end - len(SEPARATOR)].split(SEPARATOR)
-    lengths = list(map(len, lines))
-    for spelling in _SPELLINGS:
-        try:
-            fronts = list(map(spelling.__getitem__, lengths))
-        except KeyError:
-            spelling.update((length, _front(length, spelling is _SPELLINGS[1])) for length in set(lengths))
-            fronts = list(map(spelling.__getitem__, lengths))
-        if all(map(bytes.startswith, lines, fronts)):
-            behind = map(operator.add, itertools.accumulate(lengths), range(at + 2, at + 2 + 4 * len(lines), 4))
-            return Lines(lines, list(map(len, fronts)), list(behind))
+        return Regular([], [])
+    pieces = raw[at : end - len(behind)].split(behind)
+    lengths = list(map(len, pieces))
+    around = len(behind) - 2 * len(LINE_END)  # what belongs to a chunk but not to its piece, less what belongs to the piece alone
+    for capital in (False, True):
+        front = {length: _size(length + around, capital) + before for length in set(lengths)}
+        fronts = list(map(front.__getitem__, lengths))
+        texts = list(map(bytes.removeprefix, pieces, fronts))
+        if sum(map(len, texts)) == sum(lengths) - sum(map(len, fronts)):  # each of them was there
+            ends = itertools.accumulate([length + len(behind) for length in lengths], initial=at - len(LINE_END))
+            return Regular(texts, list(ends)[1:])
     return None
 
 
+LINE_END = b"\r\n"
 SEPARATOR = WHOLE
 LAST_CHUNK = b"0\r\n\r\n"
-FIELD = b"\r\ndata: "
+FIELD = LINE_END + b"data: "
 """What stands between the size of a chunk and its event."""
 
 
@@ -110,17 +103,14 @@ def chunk_size(digits: bytes) -> int:
     return int(digits, 16) if 0 < len(digits) <= 8 and not digits.strip(b"0123456789abcdefABCDEF") else -1
 
 
-_SPELLINGS: tuple[dict[int, bytes], dict[int, bytes]] = ({}, {})
-"""What a line of a certain length begins with, where the server writes chunk sizes in small or in capital letters."""
-
-
-def _front(length: int, capital: bool) -> bytes:
-    """The chunk size of a line of ``length`` bytes, and its field name; what no line begins with where there is no such line."""
+@functools.lru_cache(4096)
+def _size(length: int, capital: bool) -> bytes:
+    """The size in front of a chunk that has ``length`` bytes together with it; more than fits into them where no size does."""
     for digits in range(1, 9):
-        size = b"%x" % max(0, length - digits)  # of the chunk: the line without its size and CRLF, but with two line feeds
+        size = b"%x" % max(0, length - digits)
         if len(size) == digits:
-            return (size.upper() if capital else size) + FIELD
-    return b"\n"
+            return size.upper() if capital else size
+    return bytes(length + 1)
 
 
 def _chunked(head: bytes) -> bool:
