@@ -137,17 +137,18 @@ def _deal(requests: dict[int, RequestTrace], data: Bytes, frames: Sequence[_Read
     behind = lengths.cumsum()
     read_end = behind - np.repeat((behind - lengths)[edges[:-1]], counts)
     starts, stops, all_stamped = begin.tolist(), (begin + lengths).tolist(), bool(stamped.all())
-    for number, first, count in zip(whose[edges[:-1]].tolist(), edges.tolist(), counts.tolist(), strict=False):
-        if number < 0:
-            continue
-        request = requests.get(number)
-        if request is None:
-            request = requests[number] = RequestTrace(number)
-        mine = slice(first, first + count)
-        request.came_ns, request.read_end = came_ns[mine], read_end[mine]
-        request.since_ns = np.maximum(since_ns[mine], request.sent_ns)
-        request.lags_ns = lags_ns[mine] if all_stamped else lags_ns[mine][stamped[mine]]
-        request.raw = b"".join([data[start:stop] for start, stop in zip(starts[mine], stops[mine], strict=True)])
+    with memoryview(data) as view:
+        for number, first, count in zip(whose[edges[:-1]].tolist(), edges.tolist(), counts.tolist(), strict=False):
+            if number < 0:
+                continue
+            request = requests.get(number)
+            if request is None:
+                request = requests[number] = RequestTrace(number)
+            mine = slice(first, first + count)
+            request.came_ns, request.read_end = came_ns[mine], read_end[mine]
+            request.since_ns = np.maximum(since_ns[mine], request.sent_ns)
+            request.lags_ns = lags_ns[mine] if all_stamped else lags_ns[mine][stamped[mine]]
+            request.raw = b"".join([view[start:stop] for start, stop in zip(starts[mine], stops[mine], strict=True)])
 
 
 def _earliest(whole: _Reads, came_ns: Numbers) -> Numbers:
