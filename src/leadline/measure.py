@@ -11,7 +11,6 @@ import hashlib
 import json
 import math
 import os
-import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -347,7 +346,7 @@ def client_health(readings: Sequence[Reading], trace: Trace) -> ClientHealth:
     kernel = len(lags) > 0 and len(lags) >= 0.99 * total_reads
     p50, p99 = (np.quantile(lags, (0.5, 0.99)) / 1e6).tolist() if len(lags) else (0.0, 0.0)
     durations = [reading.result.e2e_ms for reading in readings if reading.result.e2e_ms is not None]
-    typical_ms = statistics.median(durations) if durations else 0.0
+    typical_ms = float(np.median(durations)) if durations else 0.0
     busiest = max((_busy(health) for health in trace.healths), default=0.0)
     why = ""
     if kernel and p99 > max(LAG_LIMIT_MS, LAG_SHARE * typical_ms):
