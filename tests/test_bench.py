@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import re
 import socket
 import subprocess
@@ -364,6 +365,58 @@ def test_what_is_asked_for_beside_the_result_is_checked_first(tmp_path: Path) ->
         done = subprocess.run(argv, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stdout) == (ConfigError.exit_code, "")
         assert why in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "place", "why"),
+    [
+        (("--out", "folder"), "folder", "a folder stands there"),
+        (("--out", "file/out.json"), "file/out.json", "its folder is a file"),
+        (("--out", "file/deeper/out.json"), "file/deeper/out.json", "its folder is a file"),
+        (("--out", "/proc/leadline/out.json"), "/proc/leadline/out.json", "No such file"),
+        (("--out", "x" * 250), "x" * 250, "File name too long"),
+        (("--out", "pipe"), "pipe", "no regular file"),
+        (("--export", "vllm=folder"), "folder", "a folder stands there"),
+        (("--export", "sglang=file/out.jsonl"), "file/out.jsonl", "its folder is a file"),
+        (("-n", "1,2", "--export", "vllm=here.json"), "here-chat-c=2.json", "a folder stands there"),
+        (("--traces", "file"), "file", "its folder is a file"),
+        (("--traces", "/proc/leadline"), "/proc/leadline", "No such file"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path, more: tuple[str, ...], place: str, why: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "here-chat-c=2.json").mkdir()
+    (tmp_path / "file").write_text("kept")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    with socket.create_server(("127.0.0.1", 0)) as server:  # nobody may as much as connect
+        argv = [*ARGV, f"http://127.0.0.1:{server.getsockname()[1]}", "--model", "m", "--out", "new/out.json", *more]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=30)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (done.returncode, done.stdout) == (ConfigError.exit_code, ""), done.stderr
+    assert f"{more[-2]}: {place}" in done.stderr
+    assert why in done.stderr
+    assert "give a path that you may write to" in done.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_service_is_not_started_for_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEADLINE_HOME", str(tmp_path / "home"))
+    argv = [*ARGV, "--out", str(tmp_path), f"process:{sys.executable}", "-m", "leadline.fakeserver", "--port", "9"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == ConfigError.exit_code
+    assert "a folder stands there" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_can_no_longer_be_written_is_an_error_of_leadline(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for write in (bench.save, lambda found, path: bench.export(found, "vllm", path)):
+        with pytest.raises(ConfigError, match=r"file/out.json cannot be written: its folder is a file"):
+            write(result(block(0)), tmp_path / "file" / "out.json")
 
 
 def test_figures_are_printed_before_they_are_compared(mock: loadmock.Mock, tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from . import __version__, endpoints, measure, stats, workload
 from .config import Measure, levels
 from .errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
-from .target import write_atomically
+from .target import cannot_write, check_writable, write_atomically
 
 FORMAT = "leadline-bench-1"
 """History: 1 = first."""
@@ -129,11 +129,9 @@ def run(
     """Measure every level of ``settings`` (or every rate of ``rates``) at ``url``.
 
     ``show`` is told the level so far and the number of ended requests of the block that plays. Raises NotServing, BadWorkload,
-    BadLevels, MeasurementInvalid.
+    BadLevels, MeasurementInvalid, and ConfigError or DiskFull when ``out`` can no longer be written.
     """
-    planned = (
-        [Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates] if rates else levels(settings)
-    )
+    planned = levels_of(settings, rates)
     measure.check_prompts(planned, settings, blocks=1)
     at_s = time.time()
     if not options.salt:  # the server may still hold the prompts of the last run
@@ -162,6 +160,24 @@ def run(
     result = msgspec.structs.replace(result, complete=True)
     save(result, out)
     return result
+
+
+def levels_of(settings: Measure, rates: Sequence[float] = ()) -> tuple[Level, ...]:
+    """What is measured: every workload at every rate, or without rates at every concurrency. Raises BadLevels."""
+    if not rates:
+        return levels(settings)
+    return tuple(Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates)
+
+
+def check_places(planned: Sequence[Level], *, out: Path | None, exports: Sequence[tuple[str, Path]], traces: Path | None) -> None:
+    """Refuse, before anything is measured, a file or folder of traces that a run could not write. Raises ConfigError, DiskFull."""
+    if out is not None:
+        check_writable(out, "--out")
+    for style, place in exports:
+        for path in export_paths(planned, style, place):
+            check_writable(path, "--export")
+    if traces is not None:
+        check_writable(traces / "load-0.trace", "--traces")
 
 
 def _asked(options: measure.Options) -> str:
@@ -292,8 +308,17 @@ def show_line(done: LevelResult, ended: int) -> None:
 
 
 def save(result: BenchResult, out: Path | None) -> None:
+    """Write the file of a run, if it has one. Raises ConfigError, DiskFull."""
     if out is not None:
-        write_atomically(out, msgspec.json.encode(result))
+        _write(out, msgspec.json.encode(result), "--out")
+
+
+def _write(path: Path, data: bytes, option: str) -> None:
+    """Replace the file that ``option`` named. Raises ConfigError, DiskFull."""
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise cannot_write(error, path, option) from error
 
 
 def load(path: Path) -> BenchResult:
@@ -549,18 +574,22 @@ def exports(wishes: Sequence[str]) -> tuple[tuple[str, Path], ...]:
     return pairs
 
 
+def export_paths(planned: Sequence[Level], style: str, out: Path) -> list[Path]:
+    """The files of an export: ``vllm`` = one a level, ``sglang`` = one."""
+    if style == "sglang" or len(planned) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}-{workload.slug(level)}{out.suffix or '.json'}") for level in planned]
+
+
 def export(result: BenchResult, style: str, out: Path) -> list[Path]:
     """Write ``result`` in one of :data:`STYLES`: ``vllm`` = one JSON file a level, ``sglang`` = one JSON line a level.
 
-    Returns what was written.
+    Returns what was written. Raises ConfigError, DiskFull.
     """
-    documents = [exported(result, done, style) for done in result.levels]
+    texts = [msgspec.json.encode(exported(result, done, style)) for done in result.levels]
     if style == "sglang":
-        write_atomically(out, b"".join(msgspec.json.encode(document) + b"\n" for document in documents))
-        return [out]
-    written = []
-    for done, document in zip(result.levels, documents, strict=True):
-        path = out if len(documents) == 1 else out.with_name(f"{out.stem}-{workload.slug(done.level)}{out.suffix or '.json'}")
-        write_atomically(path, msgspec.json.encode(document))
-        written.append(path)
-    return written
+        texts = [b"".join(text + b"\n" for text in texts)]
+    paths = export_paths([done.level for done in result.levels], style, out)
+    for path, text in zip(paths, texts, strict=True):
+        _write(path, text, "--export")
+    return paths

@@ -369,6 +369,7 @@ def bench(
         keep=str(traces or ""),
     )
     rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
+    benching.check_places(benching.levels_of(settings.measure, rates), out=out, exports=exports, traces=traces)
     if where.kind == "http":  # what a service needs takes longer to load than the load to begin
         show = None if quiet else benching.show_line
         result = benching.run(where.url, settings.measure, model=model, rates=rates, options=options, out=out, label=label, show=show)
