@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 import loadmock
-from leadline import bench, measure
+from leadline import bench, cli, measure
 from leadline.config import Measure, levels
 from leadline.errors import BadLevels, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
@@ -419,11 +419,41 @@ def test_a_file_that_can_no_longer_be_written_is_an_error_of_leadline(tmp_path: 
             write(result(block(0)), tmp_path / "file" / "out.json")
 
 
-def test_figures_are_printed_before_they_are_compared(mock: loadmock.Mock, tmp_path: Path) -> None:
-    mock.set()
-    other = tmp_path / "other.json"
+@pytest.mark.parametrize(
+    ("more", "what", "fix"),
+    [
+        (("--max-tokens", "4"), "workloads ", "--max-tokens"),
+        (("--workload", "copy"), "workloads ", "--workload"),
+        (("--ignore-eos",), "its requests asked for nothing more, not {", "--ignore-eos"),
+        (("--extra-body", '{"top_k": 1}', "--json"), "its requests asked for nothing more, not {", "--extra-body"),
+    ],
+)
+def test_conditions_that_cannot_match_are_refused_before_anything_is_measured(
+    tmp_path: Path, more: tuple[str, ...], what: str, fix: str
+) -> None:
+    before = tmp_path / "before.json"
+    settings = Measure(concurrency=(2,), max_blocks=1)
+    bench.save(msgspec.structs.replace(result(block(0), workloads=measure.digest(settings)), label="before.json"), before)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = [*ARGV, f"http://127.0.0.1:{server.getsockname()[1]}", "--model", "m", "--compare", str(before), *more]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert done.returncode == OtherConditions.exit_code, done.stderr
+    assert f"before.json was made under other conditions: {what}" in done.stderr
+    assert fix in done.stderr.partition("next:")[2]
+    if "--json" in more:
+        assert json.loads(done.stdout)["error"] == "OtherConditions"
+    else:
+        assert done.stdout == ""
+
+
+def test_figures_of_a_file_are_printed_before_they_are_compared(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    bench.save(result(block(0), workloads="another"), one)
     bench.save(result(block(0)), other)
-    argv = [*ARGV, mock.url, "--max-tokens", "4", "--compare", str(other)]
+    argv = [*ARGV, str(one), "--compare", str(other)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == OtherConditions.exit_code
     assert "chat c=2" in done.stdout
@@ -431,6 +461,32 @@ def test_figures_are_printed_before_they_are_compared(mock: loadmock.Mock, tmp_p
     assert "--max-tokens" in done.stderr
     said = json.loads(subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False).stdout)
     assert (said["error"], said["figures"][0]["requests"], said["compared"]) == ("OtherConditions", 2, [])
+
+
+def test_figures_of_a_run_are_printed_before_they_are_compared(
+    mock: loadmock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file of prompts changes while it is measured: only the last check can see that."""
+    mock.set()
+    prompts, before = tmp_path / "mine.jsonl", tmp_path / "before.json"
+    prompts.write_text('{"prompt": "a"}\n')
+    settings = Measure(workloads=(str(prompts),))
+    bench.save(result(block(0), workloads=measure.digest(settings)), before)
+    run = bench.run
+
+    def changing(*arguments: object, **named: object) -> bench.BenchResult:
+        prompts.write_text('{"prompt": "another"}\n')
+        return run(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench, "run", changing)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["leadline", *ARGV[3:], mock.url, "--workload", str(prompts), "--compare", str(before)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    said = capsys.readouterr()
+    assert left.value.code == OtherConditions.exit_code
+    assert "mine.jsonl c=2" in said.out
+    assert "--max-tokens" in said.err
 
 
 def test_a_server_that_serves_nothing_is_an_error_with_figures(tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def run(
         settings=settings,
         levels=(),
         label=label,
-        asked=_asked(options),
+        asked=asked(options),
         round_trip_ms=round_trip_ms,
     )
     for level in planned:
@@ -180,7 +180,8 @@ def check_places(planned: Sequence[Level], *, out: Path | None, exports: Sequenc
         check_writable(traces / "load-0.trace", "--traces")
 
 
-def _asked(options: measure.Options) -> str:
+def asked(options: measure.Options) -> str:
+    """What requests ask for beyond the prompt and its limit, as JSON; empty when it is nothing."""
     fields: dict[str, object] = {name: msgspec.json.decode(text) for name, text in options.extra}
     if options.ignore_eos:
         fields["ignore_eos"] = True
@@ -439,23 +440,28 @@ class Compared(Record, frozen=True):
     why: str = ""
 
 
+def check_conditions(found: BenchResult, *, workloads: str, asked: str) -> None:
+    """Refuse a result of other prompts, limits or fields than the digest and the JSON say. Raises OtherConditions."""
+    if found.workloads != workloads:
+        raise OtherConditions(
+            result=found.label or found.url,
+            what=f"workloads {found.workloads}, not {workloads}",
+            fix="measure both with the same --workload, --max-tokens and --seed",
+        )
+    if found.asked != asked:
+        raise OtherConditions(
+            result=found.label or found.url,
+            what=f"its requests asked for {found.asked or 'nothing more'}, not {asked or 'nothing more'}",
+            fix="measure both with the same --extra-body and --ignore-eos",
+        )
+
+
 def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
     """Throughput of ``second`` over ``first``, paired by block. Raises :class:`~leadline.errors.OtherConditions`.
 
     The digest holds a file's content and not its name, so that workloads correspond by their place in the settings.
     """
-    if first.workloads != second.workloads:
-        raise OtherConditions(
-            result=second.label or second.url,
-            what=f"workloads {second.workloads}, not {first.workloads}",
-            fix="measure both with the same --workload, --max-tokens and --seed",
-        )
-    if first.asked != second.asked:
-        raise OtherConditions(
-            result=second.label or second.url,
-            what=f"its requests asked for {second.asked or 'nothing more'}, not {first.asked or 'nothing more'}",
-            fix="measure both with the same --extra-body and --ignore-eos",
-        )
+    check_conditions(second, workloads=first.workloads, asked=first.asked)
     names = dict(zip(second.settings.workloads, first.settings.workloads, strict=False))
     others = {b.level: b for b in (_renamed(b, names) for b in second.levels)}
     found = []

@@ -368,6 +368,8 @@ def bench(
         verify=not insecure,
         keep=str(traces or ""),
     )
+    if earlier is not None:
+        benching.check_conditions(earlier, workloads=measure.digest(settings.measure), asked=benching.asked(options))
     rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
     benching.check_places(benching.levels_of(settings.measure, rates), out=out, exports=exports, traces=traces)
     if where.kind == "http":  # what a service needs takes longer to load than the load to begin
