@@ -255,16 +255,13 @@ def digest(settings: Measure) -> str:
 
 def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PLAIN) -> bytes:
     """The JSON of one request."""
-    messages = [{"role": role, "content": content} for role, content in prompt.messages]
     cold = settings.cache == "cold"
-    if cold and messages:
-        # in front of everything, for a prefix cache ends at the first difference; four words, so that every prompt grows equally
-        messages[0] = {**messages[0], "content": f"[{nonce(prompt.prompt_id, options.salt)}] {messages[0]['content']}"}
+    mark = f"[{nonce(prompt.prompt_id, options.salt)}] " if cold and prompt.messages else ""
     request: dict[str, object] = {"model": model}
     if options.path.endswith("/chat/completions"):
-        request["messages"] = messages
+        request["messages"] = _messages(prompt, mark)
     else:
-        request["prompt"] = "\n\n".join(message["content"] for message in messages)
+        request["prompt"] = mark + "\n\n".join(text for _, text in prompt.messages)
     usage: dict[str, bool] = {"include_usage": True}
     if options.count_chunks:
         usage["continuous_usage_stats"] = True
@@ -282,6 +279,25 @@ def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PL
         request["tools"] = json.loads(prompt.tools)
     request |= {name: json.loads(text) for name, text in options.extra}
     return msgspec.json.encode(request)
+
+
+def _messages(prompt: Prompt, mark: str) -> list[dict[str, object]]:
+    """The messages of one request, ``mark`` in front of everything: a prefix cache ends at the first difference."""
+    messages: list[dict[str, object]] = (
+        json.loads(prompt.recorded) if prompt.recorded else [{"role": role, "content": text} for role, text in prompt.messages]
+    )
+    if mark:
+        messages[0] = {**messages[0], "content": _marked(messages[0].get("content"), mark)}
+    return messages
+
+
+def _marked(content: object, mark: str) -> object:
+    """A message's content, which is a text, a list of parts or none, with ``mark`` in front."""
+    if not isinstance(content, list):
+        return f"{mark}{content or ''}"
+    if content and isinstance(content[0], dict) and isinstance(content[0].get("text"), str):
+        return [{**content[0], "text": mark + content[0]["text"]}, *content[1:]]
+    return [{"type": "text", "text": mark}, *content]
 
 
 def nonce(prompt_id: str, salt: str) -> str:
