@@ -195,6 +195,34 @@ def test_a_level_ends_by_the_time_on_the_wall(monkeypatch: pytest.MonkeyPatch) -
     assert len(level.blocks) <= 2
 
 
+def test_the_next_block_of_a_level_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    def play(*_: object, block: int, settings: Measure, **__: object) -> BlockResult:
+        given.append(settings.level_limit_s)
+        time.sleep(0.1)
+        return msgspec.structs.replace(done, block=block)
+
+    done = block(0)
+    monkeypatch.setattr(measure, "play", play)
+    settings = msgspec.structs.replace(SETTINGS, concurrency=(1, 2), max_blocks=2, level_limit_s=5)
+    found = bench.run("http://x", settings, model="m")
+    assert [level.stop for level in found.levels] == ["blocks", "blocks"]
+    assert given == pytest.approx([5, 4.9, 5, 4.9], abs=0.09)  # the next level has its own
+    assert found.settings == settings
+
+
+def test_a_block_that_the_limit_cut_is_no_throughput_where_there_are_others() -> None:
+    cut = msgspec.structs.replace(block(2, 20.0, requests=(request(0), request(1, Outcome.DEADLINE, tokens_out=3))), stop="time")
+    said = bench.figures(bench.LevelResult(level=cut.level, blocks=(block(0), block(1), cut), stop="time"))
+    assert said.output_tok_s is not None
+    assert (said.output_tok_s.value, said.output_tok_s.n, said.requests_s) == (pytest.approx(100.0), 2, 1.0)
+    assert (said.requests, said.failed) == (6, (("deadline", 1),))
+    alone = bench.figures(bench.LevelResult(level=cut.level, blocks=(cut,), stop="time"))
+    assert alone.output_tok_s is not None
+    assert (alone.output_tok_s.value, alone.requests_s) == (pytest.approx(20.0), 0.5)
+
+
 def test_a_block_in_which_nothing_was_served_ends_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     played(monkeypatch, request(0, Outcome.STALL), request(1, Outcome.STALL), request(2, Outcome.HTTP_503))
     found = bench.run("http://x", msgspec.structs.replace(SETTINGS, concurrency=(1, 2)), model="m")
@@ -236,6 +264,17 @@ def test_a_run_stops_by_rule_and_writes_after_every_block(mock: loadmock.Mock, t
     assert seen == [0, 1]  # a block is shown, then written; the next one finds it there
     assert bench.load(out) == found
     assert [r.prompt_id for r in found.levels[0].blocks[1].requests] == ["chat-1-1-0", "chat-1-1-1"]
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_level_lasts_no_longer_than_its_limit(mock: loadmock.Mock, cache: str) -> None:
+    """A block and what is played before it take 0.7 s each."""
+    mock.set(itl=100_000)
+    settings = msgspec.structs.replace(SETTINGS, cache=cache, prompts=1, level_limit_s=1.2, max_blocks=12)
+    (level,) = bench.run(mock.url, settings, model="m").levels
+    assert level.stop == "time"
+    assert level.blocks[-1].stop == "time"
+    assert Outcome.DEADLINE in {request.outcome for request in level.blocks[-1].requests}
 
 
 def test_open_loop_levels(mock: loadmock.Mock) -> None:

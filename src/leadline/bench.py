@@ -77,8 +77,9 @@ class Figures(Record, frozen=True):
     failed: tuple[tuple[str, int], ...]
     """(kind, count) of everything that was not served."""
     output_tok_s: Interval | None
-    """Over blocks; ``None`` when nothing was served."""
+    """Over blocks, without the one that the limit cut where there are others; ``None`` when nothing was served."""
     requests_s: float
+    """Of the same blocks."""
     ttft_ms: tuple[float, float, float]
     """p50, p90, p99, from the actual send."""
     ttft_intended_ms: tuple[float, float, float]
@@ -256,8 +257,10 @@ def _next_block(
         return msgspec.structs.replace(done, stop="prompts")
     tick = (lambda ended: show(done, ended)) if show is not None else None
     first = measure.warm_up_prompts(level, settings) if number == 0 else ()
+    left_s = max(0.0, settings.level_limit_s - (time.monotonic() - began_s))  # the limit is the level's, whatever the number of its blocks
+    limited = msgspec.structs.replace(settings, level_limit_s=left_s)
     block = measure.play(
-        result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, rehearsal=first, tick=tick
+        result.url, level, prompts, block=number, model=result.model, settings=limited, options=options, rehearsal=first, tick=tick
     )
     blocks = (*done.blocks, block)
     done = LevelResult(level=level, blocks=blocks, stop=_stop(blocks, settings, time.monotonic() - began_s))
@@ -341,8 +344,9 @@ def figures(done: LevelResult) -> Figures:
     """A level in numbers."""
     requests = [request for block in done.blocks for request in block.requests]
     served = [request for request in requests if request.outcome is Outcome.OK]
-    rates = [block.output_tok_s for block in done.blocks if block.output_tok_s > 0]
-    duration_s = sum(block.duration_s for block in done.blocks)
+    whole = [block for block in done.blocks if block.stop == "complete"] or done.blocks
+    rates = [block.output_tok_s for block in whole if block.output_tok_s > 0]
+    duration_s = sum(block.duration_s for block in whole)
     drafted = sum(request.drafted or 0 for request in served)
     events = sum(request.events for request in served)
     tokens_out = sum(request.tokens_out for request in served)
@@ -353,7 +357,7 @@ def figures(done: LevelResult) -> Figures:
         requests=len(requests),
         failed=tuple(sorted(Counter(r.outcome.value for r in requests if r.outcome is not Outcome.OK).items())),
         output_tok_s=stats.estimate(rates) if rates else None,
-        requests_s=len(served) / duration_s if duration_s else 0.0,
+        requests_s=sum(len(block.requests) - block.failed for block in whole) / duration_s if duration_s else 0.0,
         ttft_ms=_spread([r.ttft_ms for r in served if r.ttft_ms is not None]),
         ttft_intended_ms=_spread([r.ttft_ms + (r.sent_s - r.intended_s) * 1e3 for r in served if r.ttft_ms is not None]),
         step_gap_ms=_spread([gap for r in served for gap in r.step_gap_ms]),

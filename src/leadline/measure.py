@@ -12,6 +12,7 @@ import json
 import math
 import os
 import statistics
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -83,15 +84,17 @@ def play(
 ) -> BlockResult:
     """Play ``prompts`` at ``level`` and reduce what happened.
 
-    ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``rehearsal`` is played first, on the same
+    All of it, what is played beforehand included, ends after ``settings.level_limit_s``. ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``rehearsal`` is played first, on the same
     connections, and counts for nothing. ``tick`` is told the number of ended requests. Raises NotServing when no connection can be made
     at all or the whole rehearsal failed, BadTarget, DiskFull, MeasurementInvalid.
     """
     plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options, rehearsal=rehearsal)
     processes = options.processes or _load_processes(plan.connections)
+    began_s = time.monotonic()
     if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
         warm = plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots), rehearsed=0)
         stream.play(warm, processes=processes, path=options.path)
+        plan = plan._replace(limit_s=max(0.0, plan.limit_s - (time.monotonic() - began_s)))
     keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
     used_s: list[float | None] = []
 
@@ -107,14 +110,14 @@ def play(
 
 
 def _check_rehearsal(base_url: str, trace: Trace, prompts: Sequence[Prompt]) -> None:
-    """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed."""
+    """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed by itself and not by the level's limit."""
     from .stream.trace import Trace
 
     rehearsed = Trace({number: trace.requests.pop(number) for number in range(len(prompts)) if number in trace.requests}, [])
     failed = ""
-    for number, prompt in enumerate(prompts):  # the first that was served is enough
+    for number, prompt in enumerate(prompts):  # the first that was served, or cut while it was, is enough
         (reading,) = reduced(rehearsed, [prompt], first=number)
-        if reading.result.outcome is Outcome.OK:
+        if reading.result.outcome in (Outcome.OK, Outcome.DEADLINE):
             return
         failed = failed or f"all {len(prompts)} warm-up requests failed: {reading.result.outcome.value} {reading.result.detail}"
     if failed:
