@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import re
 import socket
 import subprocess
@@ -17,7 +18,7 @@ import msgspec
 import pytest
 
 import loadmock
-from leadline import bench, measure
+from leadline import bench, cli, measure
 from leadline.config import Measure, levels
 from leadline.errors import BadLevels, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
@@ -194,6 +195,34 @@ def test_a_level_ends_by_the_time_on_the_wall(monkeypatch: pytest.MonkeyPatch) -
     assert len(level.blocks) <= 2
 
 
+def test_the_next_block_of_a_level_gets_the_time_that_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[float] = []
+
+    def play(*_: object, block: int, settings: Measure, **__: object) -> BlockResult:
+        given.append(settings.level_limit_s)
+        time.sleep(0.1)
+        return msgspec.structs.replace(done, block=block)
+
+    done = block(0)
+    monkeypatch.setattr(measure, "play", play)
+    settings = msgspec.structs.replace(SETTINGS, concurrency=(1, 2), max_blocks=2, level_limit_s=5)
+    found = bench.run("http://x", settings, model="m")
+    assert [level.stop for level in found.levels] == ["blocks", "blocks"]
+    assert given == pytest.approx([5, 4.9, 5, 4.9], abs=0.09)  # the next level has its own
+    assert found.settings == settings
+
+
+def test_a_block_that_the_limit_cut_is_no_throughput_where_there_are_others() -> None:
+    cut = msgspec.structs.replace(block(2, 20.0, requests=(request(0), request(1, Outcome.DEADLINE, tokens_out=3))), stop="time")
+    said = bench.figures(bench.LevelResult(level=cut.level, blocks=(block(0), block(1), cut), stop="time"))
+    assert said.output_tok_s is not None
+    assert (said.output_tok_s.value, said.output_tok_s.n, said.requests_s) == (pytest.approx(100.0), 2, 1.0)
+    assert (said.requests, said.failed) == (6, (("deadline", 1),))
+    alone = bench.figures(bench.LevelResult(level=cut.level, blocks=(cut,), stop="time"))
+    assert alone.output_tok_s is not None
+    assert (alone.output_tok_s.value, alone.requests_s) == (pytest.approx(20.0), 0.5)
+
+
 def test_a_block_in_which_nothing_was_served_ends_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
     played(monkeypatch, request(0, Outcome.STALL), request(1, Outcome.STALL), request(2, Outcome.HTTP_503))
     found = bench.run("http://x", msgspec.structs.replace(SETTINGS, concurrency=(1, 2)), model="m")
@@ -235,6 +264,17 @@ def test_a_run_stops_by_rule_and_writes_after_every_block(mock: loadmock.Mock, t
     assert seen == [0, 1]  # a block is shown, then written; the next one finds it there
     assert bench.load(out) == found
     assert [r.prompt_id for r in found.levels[0].blocks[1].requests] == ["chat-1-1-0", "chat-1-1-1"]
+
+
+@pytest.mark.parametrize("cache", ["cold", "warm"])
+def test_a_level_lasts_no_longer_than_its_limit(mock: loadmock.Mock, cache: str) -> None:
+    """A block and what is played before it take 0.7 s each."""
+    mock.set(itl=100_000)
+    settings = msgspec.structs.replace(SETTINGS, cache=cache, prompts=1, level_limit_s=1.2, max_blocks=12)
+    (level,) = bench.run(mock.url, settings, model="m").levels
+    assert level.stop == "time"
+    assert level.blocks[-1].stop == "time"
+    assert Outcome.DEADLINE in {request.outcome for request in level.blocks[-1].requests}
 
 
 def test_open_loop_levels(mock: loadmock.Mock) -> None:
@@ -366,11 +406,93 @@ def test_what_is_asked_for_beside_the_result_is_checked_first(tmp_path: Path) ->
         assert why in done.stderr
 
 
-def test_figures_are_printed_before_they_are_compared(mock: loadmock.Mock, tmp_path: Path) -> None:
-    mock.set()
-    other = tmp_path / "other.json"
+@pytest.mark.parametrize(
+    ("more", "place", "why"),
+    [
+        (("--out", "folder"), "folder", "a folder stands there"),
+        (("--out", "file/out.json"), "file/out.json", "its folder is a file"),
+        (("--out", "file/deeper/out.json"), "file/deeper/out.json", "its folder is a file"),
+        (("--out", "/proc/leadline/out.json"), "/proc/leadline/out.json", "No such file"),
+        (("--out", "x" * 250), "x" * 250, "File name too long"),
+        (("--out", "pipe"), "pipe", "no regular file"),
+        (("--export", "vllm=folder"), "folder", "a folder stands there"),
+        (("--export", "sglang=file/out.jsonl"), "file/out.jsonl", "its folder is a file"),
+        (("-n", "1,2", "--export", "vllm=here.json"), "here-chat-c=2.json", "a folder stands there"),
+        (("--traces", "file"), "file", "its folder is a file"),
+        (("--traces", "/proc/leadline"), "/proc/leadline", "No such file"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_anything_is_measured(tmp_path: Path, more: tuple[str, ...], place: str, why: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "here-chat-c=2.json").mkdir()
+    (tmp_path / "file").write_text("kept")
+    os.mkfifo(tmp_path / "pipe")
+    before = sorted(tmp_path.rglob("*"))
+    with socket.create_server(("127.0.0.1", 0)) as server:  # nobody may as much as connect
+        argv = [*ARGV, f"http://127.0.0.1:{server.getsockname()[1]}", "--model", "m", "--out", "new/out.json", *more]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, cwd=tmp_path, timeout=30)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert (done.returncode, done.stdout) == (ConfigError.exit_code, ""), done.stderr
+    assert f"{more[-2]}: {place}" in done.stderr
+    assert why in done.stderr
+    assert "give a path that you may write to" in done.stderr
+    assert (tmp_path / "file").read_text() == "kept"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_service_is_not_started_for_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LEADLINE_HOME", str(tmp_path / "home"))
+    argv = [*ARGV, "--out", str(tmp_path), f"process:{sys.executable}", "-m", "leadline.fakeserver", "--port", "9"]
+    done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == ConfigError.exit_code
+    assert "a folder stands there" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_can_no_longer_be_written_is_an_error_of_leadline(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for write in (bench.save, lambda found, path: bench.export(found, "vllm", path)):
+        with pytest.raises(ConfigError, match=r"file/out.json cannot be written: its folder is a file"):
+            write(result(block(0)), tmp_path / "file" / "out.json")
+
+
+@pytest.mark.parametrize(
+    ("more", "what", "fix"),
+    [
+        (("--max-tokens", "4"), "workloads ", "--max-tokens"),
+        (("--workload", "copy"), "workloads ", "--workload"),
+        (("--ignore-eos",), "its requests asked for nothing more, not {", "--ignore-eos"),
+        (("--extra-body", '{"top_k": 1}', "--json"), "its requests asked for nothing more, not {", "--extra-body"),
+    ],
+)
+def test_conditions_that_cannot_match_are_refused_before_anything_is_measured(
+    tmp_path: Path, more: tuple[str, ...], what: str, fix: str
+) -> None:
+    before = tmp_path / "before.json"
+    settings = Measure(concurrency=(2,), max_blocks=1)
+    bench.save(msgspec.structs.replace(result(block(0), workloads=measure.digest(settings)), label="before.json"), before)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        argv = [*ARGV, f"http://127.0.0.1:{server.getsockname()[1]}", "--model", "m", "--compare", str(before), *more]
+        done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=30)
+        server.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            server.accept()
+    assert done.returncode == OtherConditions.exit_code, done.stderr
+    assert f"before.json was made under other conditions: {what}" in done.stderr
+    assert fix in done.stderr.partition("next:")[2]
+    if "--json" in more:
+        assert json.loads(done.stdout)["error"] == "OtherConditions"
+    else:
+        assert done.stdout == ""
+
+
+def test_figures_of_a_file_are_printed_before_they_are_compared(tmp_path: Path) -> None:
+    one, other = tmp_path / "one.json", tmp_path / "other.json"
+    bench.save(result(block(0), workloads="another"), one)
     bench.save(result(block(0)), other)
-    argv = [*ARGV, mock.url, "--max-tokens", "4", "--compare", str(other)]
+    argv = [*ARGV, str(one), "--compare", str(other)]
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == OtherConditions.exit_code
     assert "chat c=2" in done.stdout
@@ -378,6 +500,32 @@ def test_figures_are_printed_before_they_are_compared(mock: loadmock.Mock, tmp_p
     assert "--max-tokens" in done.stderr
     said = json.loads(subprocess.run([*argv, "--json"], capture_output=True, text=True, check=False).stdout)
     assert (said["error"], said["figures"][0]["requests"], said["compared"]) == ("OtherConditions", 2, [])
+
+
+def test_figures_of_a_run_are_printed_before_they_are_compared(
+    mock: loadmock.Mock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file of prompts changes while it is measured: only the last check can see that."""
+    mock.set()
+    prompts, before = tmp_path / "mine.jsonl", tmp_path / "before.json"
+    prompts.write_text('{"prompt": "a"}\n')
+    settings = Measure(workloads=(str(prompts),))
+    bench.save(result(block(0), workloads=measure.digest(settings)), before)
+    run = bench.run
+
+    def changing(*arguments: object, **named: object) -> bench.BenchResult:
+        prompts.write_text('{"prompt": "another"}\n')
+        return run(*arguments, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(bench, "run", changing)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["leadline", *ARGV[3:], mock.url, "--workload", str(prompts), "--compare", str(before)])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    said = capsys.readouterr()
+    assert left.value.code == OtherConditions.exit_code
+    assert "mine.jsonl c=2" in said.out
+    assert "--max-tokens" in said.err
 
 
 def test_a_server_that_serves_nothing_is_an_error_with_figures(tmp_path: Path) -> None:

@@ -90,10 +90,14 @@ class PlantedHands:
     def warm_up(self, base_url: str, level: Level, model: str) -> None:
         self.clock.s += 0.5
 
-    def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
+    def play(
+        self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None], limit_s: float
+    ) -> BlockResult:
         candidate = self._candidate(launch)
         requests = max(self.wanted.prompts, level.concurrency)
-        result = play(self.surface, candidate, level, block, self.seed, requests=requests, max_tokens=self.wanted.max_tokens)
+        result = limited(
+            play(self.surface, candidate, level, block, self.seed, requests=requests, max_tokens=self.wanted.max_tokens), limit_s
+        )
         self.clock.s += result.duration_s
         self.played.append((launch.launch_id, level, block))
         done = sum(1 for launch_id, _, _ in self.played if launch_id == launch.launch_id)
@@ -101,6 +105,18 @@ class PlantedHands:
             self.supervisor.say(launch, "RuntimeError: planted crash under load\n")
             self.supervisor.end(launch, Exit(signal=11))
         return result
+
+
+def limited(whole: BlockResult, limit_s: float) -> BlockResult:
+    """The block as a load that ends after ``limit_s`` leaves it."""
+    if whole.duration_s <= limit_s:
+        return whole
+    ended = [request.sent_s + (request.e2e_ms or 0.0) / 1e3 for request in whole.requests]
+    requests = tuple(
+        request if at <= limit_s else msgspec.structs.replace(request, outcome=Outcome.DEADLINE)
+        for at, request in zip(ended, whole.requests, strict=True)
+    )
+    return msgspec.structs.replace(whole, duration_s=0.99 * limit_s, requests=requests, stop="time")
 
 
 class Stage:
@@ -277,6 +293,35 @@ def test_every_request_failing_is_a_lost_service(tmp_path: Path, monkeypatch: py
     assert all(trial.failed is not None and "error_event" in trial.failed.log_tail for trial in drafts)
     assert "draft" not in families(verdict).values()
     assert ServiceLost.exit_code == 35
+
+
+def test_the_time_of_a_level_is_shared_by_its_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks take a second and more; the one that too little was left for is no sign of a service that is lost."""
+    given: dict[tuple[str, Level], list[float]] = {}
+    real = PlantedHands.play
+
+    def play(self: PlantedHands, launch: Launch, base_url: str, level: Level, *arguments: object) -> BlockResult:
+        given.setdefault((launch.launch_id, level), []).append(float(arguments[-1]))  # type: ignore[arg-type]
+        return real(self, launch, base_url, level, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PlantedHands, "play", play)
+    stage = Stage(tmp_path)
+    measured = msgspec.structs.replace(SHORT.measure, concurrency=(1,), explore_blocks=4, confirm_blocks=4, level_limit_s=1.0)
+    stage.run(msgspec.structs.replace(SHORT, tune=Tune(max_launches=5, algorithms=("draft",)), measure=measured))
+    cut = 0
+    for trial in stage.trials:
+        assert trial.failed is None
+        assert trial.launch is not None
+        assert trial.observed is not None
+        for level in {block.level for block in trial.blocks}:
+            spent_s = 0.0
+            for left_s, block in zip(given[trial.launch.launch_id, level], trial.at(level), strict=True):
+                assert left_s == pytest.approx(1.0 - spent_s)
+                spent_s += block.duration_s
+            assert spent_s <= 1.0
+            assert dict(trial.observed.stops)[level] == "time"
+            cut += trial.at(level)[-1].failed == len(trial.at(level)[-1].requests)
+    assert cut, "no block lost all of its requests to the limit"
 
 
 def test_a_foreign_listener_is_refused_and_nothing_is_measured(tmp_path: Path) -> None:

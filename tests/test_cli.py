@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +12,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from leadline import cli
+from leadline import bench, cli, doctor, following, verbs
 from leadline.cli import gather_process
+from leadline.errors import Interrupted
 
 GROUP = typer.main.get_command(cli.app)
 VERBS = sorted(GROUP.commands)  # type: ignore[attr-defined]
@@ -89,3 +92,54 @@ def test_errors_are_json_where_json_was_asked_for(tmp_path: Path) -> None:
     assert said["error"] == "NoCampaign"
     assert said["exit_code"] == done.returncode == 44
     assert said["next"]
+
+
+UNTOUCHED = "interrupted: no service was touched"
+INTERRUPTED = [
+    (["inspect", "systemd:x.service"], (verbs, "inspect"), UNTOUCHED),
+    (["doctor", "systemd:x.service"], (doctor, "examine"), UNTOUCHED),
+    (["report"], (following, "report_on"), UNTOUCHED),
+    (["status"], (verbs, "status"), UNTOUCHED),
+    (["watch"], (following, "watch_one"), UNTOUCHED),
+    (["bench", "http://127.0.0.1:9"], (bench, "run"), "interrupted: nothing was changed\n"),
+    (["bench", "systemd:x.service"], (verbs, "bench"), "interrupted: nothing was changed\n"),
+    (["bench", "process:llama-server", "--out", "x"], (verbs, "bench"), "the server that was to be measured does not run any more"),
+    (["tune", "systemd:x.service"], (verbs, "tune"), "interrupted: the service stands as it was found"),
+    (["demo"], (verbs, "demo"), "interrupted: the service stands as it was found"),
+    (["apply"], (verbs, "apply"), "interrupted: the change may not be complete"),
+    (["restore"], (verbs, "restore"), "interrupted: the service may not stand as it was found yet"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "work", "words"), INTERRUPTED, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+def test_an_interrupted_verb_says_what_is_true_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str], work: tuple[object, str], words: str
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(*work, interrupted)
+    monkeypatch.setattr(cli.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(sys, "argv", ["leadline", *arguments])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    said = capsys.readouterr().err
+    assert left.value.code == Interrupted.exit_code
+    assert words in said
+    assert ("journal" in said) == (arguments[0] in ("tune", "demo"))
+    assert "--out" not in said  # what follows process: is the command's own
+
+
+@pytest.mark.parametrize("arguments", [["inspect", "--server-log"], ["doctor", "--log"]], ids=lambda value: value[0])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_only_reads_touched_nothing_when_it_is_interrupted(tmp_path: Path, arguments: list[str], number: signal.Signals) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    argv = [sys.executable, "-m", "leadline", *arguments, str(pipe)]
+    environment = {"PATH": "/usr/bin:/bin", "PYTHONPATH": ":".join(sys.path), "HOME": str(tmp_path)}
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment, cwd=tmp_path) as running:
+        with pipe.open("w"):  # it is there when it reads
+            running.send_signal(number)
+            _, said = running.communicate(timeout=30)
+    assert running.returncode == Interrupted.exit_code
+    assert UNTOUCHED in said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
+import re
 import time
 from pathlib import Path
 
@@ -142,6 +143,86 @@ def test_an_answer_that_only_calls_tools_is_an_empty_text() -> None:
     line = json.dumps({"messages": [{"role": role, "content": content, **more} for role, content, more in talk]})
     ((turn,),) = promptfile.parse("mine.jsonl", line).sessions
     assert turn.messages == (("user", "a"), ("assistant", ""), ("tool", "r"), ("user", "b"))
+
+
+CALLS = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}]
+PICTURE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}
+AGENT = [
+    {"role": "system", "content": [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]},
+    {"role": "user", "content": "a", "name": "ann"},
+    {"role": "assistant", "content": None, "tool_calls": CALLS, "reasoning_content": "hm"},
+    {"role": "tool", "content": "r", "tool_call_id": "1"},
+    {"role": "assistant", "tool_calls": CALLS},
+    {"role": "tool", "content": [{"type": "text", "text": "s"}], "tool_call_id": "1"},
+    {"role": "user", "content": [PICTURE, {"type": "text", "text": "b"}]},
+]
+
+
+def sent(line: dict[str, object], path: Path, *, cache: str = "production", endpoint: str = "chat/completions") -> dict[str, object]:
+    """The body of the one request of a file."""
+    path.write_text(json.dumps(line))
+    wanted = Measure(cache=cache)  # type: ignore[arg-type]
+    (prompt,) = measure.prompts_of(str(path), wanted, block=0, count=1)
+    found: dict[str, object] = json.loads(
+        measure.body(prompt, model="m", settings=wanted, options=measure.Options(path=f"/v1/{endpoint}", salt="s"))
+    )
+    return found
+
+
+def test_recorded_messages_are_sent_as_they_stand_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "agent.jsonl"
+    for line in ({"messages": AGENT}, {"custom_id": "a", "body": {"messages": AGENT}}):
+        assert sent(line, path)["messages"] == AGENT
+    cold = sent({"messages": AGENT}, path, cache="cold")["messages"]
+    assert isinstance(cold, list)
+    assert cold[1:] == AGENT[1:]
+    assert sent({"messages": AGENT}, path, endpoint="completions")["prompt"] == "\n\n".join(("Be brief.", "a", "", "r", "", "s", "b"))
+    odd = [{"from": "human", "value": "a", "name": "ann"}, {"role": "gpt", "content": "b"}]
+    assert sent({"messages": odd}, path)["messages"] == [
+        {"role": "user", "content": "a", "name": "ann"},
+        {"role": "assistant", "content": "b"},
+    ]
+
+
+def test_messages_of_role_and_text_alone_are_kept_once() -> None:
+    line = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, {"role": "user", "content": "c"}]}
+    ((turn,),) = promptfile.parse("mine.jsonl", json.dumps(line)).sessions
+    assert turn.recorded == ""
+    assert turn.messages == (("user", "a"), ("assistant", "b"), ("user", "c"))
+
+
+@pytest.mark.parametrize(
+    ("first", "marked"),
+    [
+        ({"role": "user", "content": "a"}, "[%s] a"),
+        ({"role": "user", "content": "a", "name": "ann"}, "[%s] a"),
+        ({"role": "user", "content": [{"type": "text", "text": "a"}, PICTURE]}, [{"type": "text", "text": "[%s] a"}, PICTURE]),
+        ({"role": "user", "content": [PICTURE]}, [{"type": "text", "text": "[%s] "}, PICTURE]),
+        ({"role": "user", "content": []}, [{"type": "text", "text": "[%s] "}]),
+        ({"role": "assistant", "content": None, "tool_calls": CALLS}, "[%s] "),
+        ({"role": "assistant", "tool_calls": CALLS}, "[%s] "),
+    ],
+)
+def test_a_cold_prompt_begins_with_its_nonce_whatever_its_first_content_is(
+    tmp_path: Path, first: dict[str, object], marked: object
+) -> None:
+    path = tmp_path / "mine.jsonl"
+    found = sent({"messages": [first, {"role": "user", "content": "b"}]}, path, cache="cold")["messages"]
+    (prompt,) = measure.prompts_of(str(path), Measure(), block=0, count=1)
+    expected = json.loads(json.dumps(marked) % measure.nonce(prompt.prompt_id, "s"))
+    assert found == [{**first, "content": expected}, {"role": "user", "content": "b"}]
+    text = sent({"messages": [first]}, path, cache="cold", endpoint="completions")["prompt"]
+    assert isinstance(text, str)
+    assert re.match(r"\[[a-z]{8}\] a?$", text)
+
+
+def test_what_is_recorded_beside_the_text_is_part_of_the_digest(tmp_path: Path) -> None:
+    digests = set()
+    for name in ("1", "2"):
+        path = tmp_path / f"{name}.jsonl"
+        path.write_text(json.dumps({"messages": [{"role": "tool", "content": "r", "tool_call_id": name}]}))
+        digests.add(measure.digest(Measure(workloads=(str(path),))))
+    assert len(digests) == 2
 
 
 def test_blocks_of_a_file_do_not_overlap_until_it_is_used_up() -> None:

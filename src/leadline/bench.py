@@ -19,7 +19,7 @@ from . import __version__, endpoints, measure, stats, workload
 from .config import Measure, levels
 from .errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
-from .target import write_atomically
+from .target import cannot_write, check_writable, write_atomically
 
 FORMAT = "leadline-bench-1"
 """History: 1 = first."""
@@ -77,8 +77,9 @@ class Figures(Record, frozen=True):
     failed: tuple[tuple[str, int], ...]
     """(kind, count) of everything that was not served."""
     output_tok_s: Interval | None
-    """Over blocks; ``None`` when nothing was served."""
+    """Over blocks, without the one that the limit cut where there are others; ``None`` when nothing was served."""
     requests_s: float
+    """Of the same blocks."""
     ttft_ms: tuple[float, float, float]
     """p50, p90, p99, from the actual send."""
     ttft_intended_ms: tuple[float, float, float]
@@ -129,11 +130,9 @@ def run(
     """Measure every level of ``settings`` (or every rate of ``rates``) at ``url``.
 
     ``show`` is told the level so far and the number of ended requests of the block that plays. Raises NotServing, BadWorkload,
-    BadLevels, MeasurementInvalid.
+    BadLevels, MeasurementInvalid, and ConfigError or DiskFull when ``out`` can no longer be written.
     """
-    planned = (
-        [Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates] if rates else levels(settings)
-    )
+    planned = levels_of(settings, rates)
     measure.check_prompts(planned, settings, blocks=1)
     at_s = time.time()
     if not options.salt:  # the server may still hold the prompts of the last run
@@ -148,7 +147,7 @@ def run(
         settings=settings,
         levels=(),
         label=label,
-        asked=_asked(options),
+        asked=asked(options),
         round_trip_ms=round_trip_ms,
     )
     for level in planned:
@@ -164,7 +163,26 @@ def run(
     return result
 
 
-def _asked(options: measure.Options) -> str:
+def levels_of(settings: Measure, rates: Sequence[float] = ()) -> tuple[Level, ...]:
+    """What is measured: every workload at every rate, or without rates at every concurrency. Raises BadLevels."""
+    if not rates:
+        return levels(settings)
+    return tuple(Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates)
+
+
+def check_places(planned: Sequence[Level], *, out: Path | None, exports: Sequence[tuple[str, Path]], traces: Path | None) -> None:
+    """Refuse, before anything is measured, a file or folder of traces that a run could not write. Raises ConfigError, DiskFull."""
+    if out is not None:
+        check_writable(out, "--out")
+    for style, place in exports:
+        for path in export_paths(planned, style, place):
+            check_writable(path, "--export")
+    if traces is not None:
+        check_writable(traces / "load-0.trace", "--traces")
+
+
+def asked(options: measure.Options) -> str:
+    """What requests ask for beyond the prompt and its limit, as JSON; empty when it is nothing."""
     fields: dict[str, object] = {name: msgspec.json.decode(text) for name, text in options.extra}
     if options.ignore_eos:
         fields["ignore_eos"] = True
@@ -239,8 +257,10 @@ def _next_block(
         return msgspec.structs.replace(done, stop="prompts")
     tick = (lambda ended: show(done, ended)) if show is not None else None
     first = measure.warm_up_prompts(level, settings) if number == 0 else ()
+    left_s = max(0.0, settings.level_limit_s - (time.monotonic() - began_s))  # the limit is the level's, whatever the number of its blocks
+    limited = msgspec.structs.replace(settings, level_limit_s=left_s)
     block = measure.play(
-        result.url, level, prompts, block=number, model=result.model, settings=settings, options=options, rehearsal=first, tick=tick
+        result.url, level, prompts, block=number, model=result.model, settings=limited, options=options, rehearsal=first, tick=tick
     )
     blocks = (*done.blocks, block)
     done = LevelResult(level=level, blocks=blocks, stop=_stop(blocks, settings, time.monotonic() - began_s))
@@ -292,8 +312,17 @@ def show_line(done: LevelResult, ended: int) -> None:
 
 
 def save(result: BenchResult, out: Path | None) -> None:
+    """Write the file of a run, if it has one. Raises ConfigError, DiskFull."""
     if out is not None:
-        write_atomically(out, msgspec.json.encode(result))
+        _write(out, msgspec.json.encode(result), "--out")
+
+
+def _write(path: Path, data: bytes, option: str) -> None:
+    """Replace the file that ``option`` named. Raises ConfigError, DiskFull."""
+    try:
+        write_atomically(path, data)
+    except OSError as error:
+        raise cannot_write(error, path, option) from error
 
 
 def load(path: Path) -> BenchResult:
@@ -315,8 +344,9 @@ def figures(done: LevelResult) -> Figures:
     """A level in numbers."""
     requests = [request for block in done.blocks for request in block.requests]
     served = [request for request in requests if request.outcome is Outcome.OK]
-    rates = [block.output_tok_s for block in done.blocks if block.output_tok_s > 0]
-    duration_s = sum(block.duration_s for block in done.blocks)
+    whole = [block for block in done.blocks if block.stop == "complete"] or done.blocks
+    rates = [block.output_tok_s for block in whole if block.output_tok_s > 0]
+    duration_s = sum(block.duration_s for block in whole)
     drafted = sum(request.drafted or 0 for request in served)
     events = sum(request.events for request in served)
     tokens_out = sum(request.tokens_out for request in served)
@@ -327,7 +357,7 @@ def figures(done: LevelResult) -> Figures:
         requests=len(requests),
         failed=tuple(sorted(Counter(r.outcome.value for r in requests if r.outcome is not Outcome.OK).items())),
         output_tok_s=stats.estimate(rates) if rates else None,
-        requests_s=len(served) / duration_s if duration_s else 0.0,
+        requests_s=sum(len(block.requests) - block.failed for block in whole) / duration_s if duration_s else 0.0,
         ttft_ms=_spread([r.ttft_ms for r in served if r.ttft_ms is not None]),
         ttft_intended_ms=_spread([r.ttft_ms + (r.sent_s - r.intended_s) * 1e3 for r in served if r.ttft_ms is not None]),
         step_gap_ms=_spread([gap for r in served for gap in r.step_gap_ms]),
@@ -414,23 +444,28 @@ class Compared(Record, frozen=True):
     why: str = ""
 
 
+def check_conditions(found: BenchResult, *, workloads: str, asked: str) -> None:
+    """Refuse a result of other prompts, limits or fields than the digest and the JSON say. Raises OtherConditions."""
+    if found.workloads != workloads:
+        raise OtherConditions(
+            result=found.label or found.url,
+            what=f"workloads {found.workloads}, not {workloads}",
+            fix="measure both with the same --workload, --max-tokens and --seed",
+        )
+    if found.asked != asked:
+        raise OtherConditions(
+            result=found.label or found.url,
+            what=f"its requests asked for {found.asked or 'nothing more'}, not {asked or 'nothing more'}",
+            fix="measure both with the same --extra-body and --ignore-eos",
+        )
+
+
 def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
     """Throughput of ``second`` over ``first``, paired by block. Raises :class:`~leadline.errors.OtherConditions`.
 
     The digest holds a file's content and not its name, so that workloads correspond by their place in the settings.
     """
-    if first.workloads != second.workloads:
-        raise OtherConditions(
-            result=second.label or second.url,
-            what=f"workloads {second.workloads}, not {first.workloads}",
-            fix="measure both with the same --workload, --max-tokens and --seed",
-        )
-    if first.asked != second.asked:
-        raise OtherConditions(
-            result=second.label or second.url,
-            what=f"its requests asked for {second.asked or 'nothing more'}, not {first.asked or 'nothing more'}",
-            fix="measure both with the same --extra-body and --ignore-eos",
-        )
+    check_conditions(second, workloads=first.workloads, asked=first.asked)
     names = dict(zip(second.settings.workloads, first.settings.workloads, strict=False))
     others = {b.level: b for b in (_renamed(b, names) for b in second.levels)}
     found = []
@@ -549,18 +584,22 @@ def exports(wishes: Sequence[str]) -> tuple[tuple[str, Path], ...]:
     return pairs
 
 
+def export_paths(planned: Sequence[Level], style: str, out: Path) -> list[Path]:
+    """The files of an export: ``vllm`` = one a level, ``sglang`` = one."""
+    if style == "sglang" or len(planned) == 1:
+        return [out]
+    return [out.with_name(f"{out.stem}-{workload.slug(level)}{out.suffix or '.json'}") for level in planned]
+
+
 def export(result: BenchResult, style: str, out: Path) -> list[Path]:
     """Write ``result`` in one of :data:`STYLES`: ``vllm`` = one JSON file a level, ``sglang`` = one JSON line a level.
 
-    Returns what was written.
+    Returns what was written. Raises ConfigError, DiskFull.
     """
-    documents = [exported(result, done, style) for done in result.levels]
+    texts = [msgspec.json.encode(exported(result, done, style)) for done in result.levels]
     if style == "sglang":
-        write_atomically(out, b"".join(msgspec.json.encode(document) + b"\n" for document in documents))
-        return [out]
-    written = []
-    for done, document in zip(result.levels, documents, strict=True):
-        path = out if len(documents) == 1 else out.with_name(f"{out.stem}-{workload.slug(done.level)}{out.suffix or '.json'}")
-        write_atomically(path, msgspec.json.encode(document))
-        written.append(path)
-    return written
+        texts = [b"".join(text + b"\n" for text in texts)]
+    paths = export_paths([done.level for done in result.levels], style, out)
+    for path, text in zip(paths, texts, strict=True):
+        _write(path, text, "--export")
+    return paths

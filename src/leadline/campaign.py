@@ -77,8 +77,10 @@ class Hands(Protocol):
     def warm_up(self, base_url: str, level: Level, model: str) -> None: ...
 
     def play(
-        self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]
-    ) -> BlockResult: ...
+        self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None], limit_s: float
+    ) -> BlockResult:
+        """One block, cut after ``limit_s``."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,8 +116,10 @@ class RealHands:
         prompts = measure.warm_up_prompts(level, wanted)
         measure.rehearse(base_url, level, prompts, block=measure.WARM_UP_BLOCK, model=model, settings=wanted)
 
-    def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
-        wanted = self.settings.measure
+    def play(
+        self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None], limit_s: float
+    ) -> BlockResult:
+        wanted = msgspec.structs.replace(self.settings.measure, level_limit_s=limit_s)
         prompts = measure.prompts_of(level.workload, wanted, block=block, count=measure.block_size(level, wanted))
         options = measure.Options(keep=str(self.traces / launch.launch_id) if self.traces else "")
         return measure.play(base_url, level, prompts, block=block, model=model, settings=wanted, cpu_s=cpu_s, options=options)
@@ -394,7 +398,8 @@ class Campaign:
         model = reported.model or self.parsed.model
         before = self._hands.look(base_url).metrics
         log_at = self.supervisor.status(launch).log_bytes
-        result = self._hands.play(launch, base_url, level, block, model, lambda: self.supervisor.status(launch).cpu_s)
+        left_s = gathered.left_s(level, self.settings)
+        result = self._hands.play(launch, base_url, level, block, model, lambda: self.supervisor.status(launch).cpu_s, left_s)
         log = self.supervisor.log(launch, start=log_at).decode("utf-8", "replace")
         after = self._hands.look(base_url).metrics
         acceptance = self.engine.acceptance(candidate, before, after, result.requests, log)
@@ -404,16 +409,19 @@ class Campaign:
         self.journal.append(Measured(trial=number, at_s=self.now(), result=result))
         gathered.add(result)
         self.supervisor.renew()
-        self._still_ours(launch, level, result)
+        self._still_ours(launch, level, result, cut=gathered.cut_short(result))
 
-    def _still_ours(self, launch: Launch, level: Level, result: BlockResult) -> None:
-        """A block with failed requests from a service that died is a lost service; from one that lives, a finding."""
+    def _still_ours(self, launch: Launch, level: Level, result: BlockResult, *, cut: bool) -> None:
+        """A block with failed requests from a service that died is a lost service; from one that lives, a finding.
+
+        ``cut``: too little of the level's time was left for it.
+        """
         status = self.supervisor.status(launch)
         if not status.running:
             log = self.supervisor.log(launch, start=-LOG_TAIL_BYTES).decode("utf-8", "replace")
             how = status.exit.text if status.exit else "it ended"
             raise ServiceLost(how=how, line=ready.first_error(log), hint=f"its output is in {launch.log}")
-        if result.failed == len(result.requests) and result.requests:
+        if result.failed == len(result.requests) and result.requests and not cut:
             kinds = sorted({request.outcome.value for request in result.requests if request.outcome is not Outcome.OK})
             raise ServiceLost(how=f"every request at {level.label} ended with {', '.join(kinds)}", line=result.requests[0].detail, hint="")
 
@@ -494,13 +502,22 @@ class _Gathered:
     def add(self, result: BlockResult) -> None:
         self.results.setdefault(result.level, []).append(result)
 
+    def left_s(self, level: Level, settings: Settings) -> float:
+        """Of the level's time; a block that served nothing has no duration: it took all the time there was."""
+        limit_s = settings.measure.level_limit_s
+        return max(0.0, limit_s - sum(result.duration_s or limit_s for result in self.results.get(level, [])))
+
+    def cut_short(self, result: BlockResult) -> bool:
+        """Whether a block that came after others of its level was ended by the level's limit alone."""
+        limited = all(request.outcome in (Outcome.OK, Outcome.DEADLINE) for request in result.requests)
+        return result.stop == "time" and limited and len(self.results[result.level]) > 1
+
     def over(self, level: Level, block: int, settings: Settings) -> bool:
         """Whether this level needs no further block: precise enough, or its time is spent."""
         if level in self.stops:
             return True
         played = self.results.get(level, [])
-        limit_s = settings.measure.level_limit_s  # a block that served nothing has no duration: it took all the time there was
-        if sum(result.duration_s or limit_s for result in played) >= limit_s:
+        if not self.left_s(level, settings) or any(result.stop == "time" for result in played):
             self.stops[level] = "time"
         elif len(played) >= max(MIN_BLOCKS_FOR_PRECISION, settings.measure.confirm_blocks):
             found = estimate([result.output_tok_s for result in played], unit="tok/s", confidence=settings.tune.confidence)

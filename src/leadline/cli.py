@@ -374,7 +374,10 @@ def bench(
         verify=not insecure,
         keep=str(traces or ""),
     )
+    if earlier is not None:
+        benching.check_conditions(earlier, workloads=measure.digest(settings.measure), asked=benching.asked(options))
     rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
+    benching.check_places(benching.levels_of(settings.measure, rates), out=out, exports=exports, traces=traces)
     if where.kind == "http":  # what a service needs takes longer to load than the load to begin
         show = None if quiet else benching.show_line
         result = benching.run(where.url, settings.measure, model=model, rates=rates, options=options, out=out, label=label, show=show)
@@ -510,13 +513,27 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def _interrupted(arguments: list[str]) -> Interrupted:
+def _interrupted(arguments: Sequence[str]) -> Interrupted:
     """What is true of the verb that was interrupted, and how it goes on."""
-    if arguments[:1] == ["bench"]:
-        kept = "the blocks that were complete are in the file of --out, where one was given"
-        return Interrupted(what="nothing was changed", fix=f"run the same command again; {kept}")
-    fix = "run the same command again: the campaign resumes from its journal"
-    return Interrupted(what="the service was put back as found", fix=fix)
+    verb, again = "".join(arguments[:1]), "run the same command again"
+    if verb in ("tune", "demo"):
+        return Interrupted(what="the service stands as it was found", fix=f"{again}: the campaign resumes from its journal")
+    if verb == "apply":
+        return Interrupted(what="the change may not be complete", fix="take it back with `leadline restore`, then apply again")
+    if verb == "restore":
+        return Interrupted(what="the service may not stand as it was found yet", fix=again)
+    if verb == "bench":
+        return _interrupted_bench(arguments, again)
+    return Interrupted(what="no service was touched", fix=again)
+
+
+def _interrupted_bench(arguments: Sequence[str], again: str) -> Interrupted:
+    started = any(argument.startswith("process:") for argument in arguments)
+    kept = any(argument.partition("=")[0] == "--out" for argument in arguments)
+    return Interrupted(
+        what="nothing was changed" + (", and the server that was to be measured does not run any more" if started else ""),
+        fix=again + ("; the blocks that were complete, if any, are in the file of --out" if kept else ""),
+    )
 
 
 def _leave(error: LeadlineError, arguments: list[str]) -> NoReturn:

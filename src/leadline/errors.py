@@ -13,7 +13,7 @@ the process's exit status, ``remedy`` says what to do next.  The stable id of an
 40-49  the campaign's own memory: journal, lock, disk
 50-59  measuring
 70     a defect in leadline
-130    interrupted (the service was restored first; bench had changed nothing)
+130    interrupted (the service stands as it was found; the message says so, or what else is true of the verb)
 ====== =======================================================================
 
 ``docs/errors.md`` is generated from this module by ``python -m leadline.errors``; a test keeps it equal.

@@ -11,6 +11,7 @@ import hashlib
 import json
 import math
 import os
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -82,15 +83,17 @@ def play(
 ) -> BlockResult:
     """Play ``prompts`` at ``level`` and reduce what happened.
 
-    ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``rehearsal`` is played first, on the same
+    All of it, what is played beforehand included, ends after ``settings.level_limit_s``. ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``rehearsal`` is played first, on the same
     connections, and counts for nothing. ``tick`` is told the number of ended requests. Raises NotServing when no connection can be made
     at all or the whole rehearsal failed, BadTarget, DiskFull, MeasurementInvalid.
     """
     plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options, rehearsal=rehearsal)
     processes = options.processes or _load_processes(plan.connections)
+    began_s = time.monotonic()
     if settings.cache == "warm":  # what a prefix cache can hold, it holds before the clock starts
         warm = plan._replace(open_loop=False, shots=tuple(Shot(shot.body) for shot in plan.shots), rehearsed=0)
         stream.play(warm, processes=processes, path=options.path)
+        plan = plan._replace(limit_s=max(0.0, plan.limit_s - (time.monotonic() - began_s)))
     keep = Path(options.keep) / f"{workload.slug(level)}-block{block}" if options.keep else None
     used_s: list[float | None] = []
 
@@ -106,14 +109,14 @@ def play(
 
 
 def _check_rehearsal(base_url: str, trace: Trace, prompts: Sequence[Prompt]) -> None:
-    """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed."""
+    """Take what was rehearsed out of ``trace``. Raises NotServing when all of it failed by itself and not by the level's limit."""
     from .stream.trace import Trace
 
     rehearsed = Trace({number: trace.requests.pop(number) for number in range(len(prompts)) if number in trace.requests}, [])
     failed = ""
-    for number, prompt in enumerate(prompts):  # the first that was served is enough
+    for number, prompt in enumerate(prompts):  # the first that was served, or cut while it was, is enough
         (reading,) = reduced(rehearsed, [prompt], first=number)
-        if reading.result.outcome is Outcome.OK:
+        if reading.result.outcome in (Outcome.OK, Outcome.DEADLINE):
             return
         failed = failed or f"all {len(prompts)} warm-up requests failed: {reading.result.outcome.value} {reading.result.detail}"
     if failed:
@@ -254,16 +257,13 @@ def digest(settings: Measure) -> str:
 
 def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PLAIN) -> bytes:
     """The JSON of one request."""
-    messages = [{"role": role, "content": content} for role, content in prompt.messages]
     cold = settings.cache == "cold"
-    if cold and messages:
-        # in front of everything, for a prefix cache ends at the first difference; four words, so that every prompt grows equally
-        messages[0] = {**messages[0], "content": f"[{nonce(prompt.prompt_id, options.salt)}] {messages[0]['content']}"}
+    mark = f"[{nonce(prompt.prompt_id, options.salt)}] " if cold and prompt.messages else ""
     request: dict[str, object] = {"model": model}
     if options.path.endswith("/chat/completions"):
-        request["messages"] = messages
+        request["messages"] = _messages(prompt, mark)
     else:
-        request["prompt"] = "\n\n".join(message["content"] for message in messages)
+        request["prompt"] = mark + "\n\n".join(text for _, text in prompt.messages)
     usage: dict[str, bool] = {"include_usage": True}
     if options.count_chunks:
         usage["continuous_usage_stats"] = True
@@ -281,6 +281,25 @@ def body(prompt: Prompt, *, model: str, settings: Measure, options: Options = PL
         request["tools"] = json.loads(prompt.tools)
     request |= {name: json.loads(text) for name, text in options.extra}
     return msgspec.json.encode(request)
+
+
+def _messages(prompt: Prompt, mark: str) -> list[dict[str, object]]:
+    """The messages of one request, ``mark`` in front of everything: a prefix cache ends at the first difference."""
+    messages: list[dict[str, object]] = (
+        json.loads(prompt.recorded) if prompt.recorded else [{"role": role, "content": text} for role, text in prompt.messages]
+    )
+    if mark:
+        messages[0] = {**messages[0], "content": _marked(messages[0].get("content"), mark)}
+    return messages
+
+
+def _marked(content: object, mark: str) -> object:
+    """A message's content, which is a text, a list of parts or none, with ``mark`` in front."""
+    if not isinstance(content, list):
+        return f"{mark}{content or ''}"
+    if content and isinstance(content[0], dict) and isinstance(content[0].get("text"), str):
+        return [{**content[0], "text": mark + content[0]["text"]}, *content[1:]]
+    return [{"type": "text", "text": mark}, *content]
 
 
 def nonce(prompt_id: str, salt: str) -> str:

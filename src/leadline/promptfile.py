@@ -10,8 +10,8 @@ replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at th
 =============== =====================================================================================================
 
 In a session every request carries the *recorded* answers, never the measured ones, so that all candidates get equal prompts.
-A recorded answer that only calls tools (no ``content``) is sent with an empty text: turns go on alternating, and the calls themselves are
-left out. A token limit below 1, which some servers take for none, counts as not given.
+Of OpenAI messages everything is kept that the file says: tool calls and the ids of their answers, names, content in parts or none. A token
+limit below 1, which some servers take for none, counts as not given.
 """
 
 from __future__ import annotations
@@ -134,6 +134,9 @@ class Turn(Record, frozen=True):
     """One request of a session."""
 
     messages: tuple[tuple[str, str], ...]
+    """(role, text) pairs in order; the text of parts is put together, that of an answer that only calls tools is empty."""
+    recorded: str = ""
+    """JSON of the same messages as they stand in the file; empty where role and text are all that it says of them."""
     max_tokens: int | None = None
     at_s: float | None = None
     delay_s: float = 0.0
@@ -243,8 +246,9 @@ def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn]
     session = value.get("session", value.get("session_id"))
     label = str(session) if session is not None else ""
     if isinstance(value.get("messages"), list):
-        messages = [_message(name, number, item) for item in _list(value["messages"])]
-        return [Turn(messages=tuple(messages), at_s=at_s, **shared)], label  # type: ignore[arg-type]
+        items = _list(value["messages"])
+        messages = [_message(name, number, item) for item in items]
+        return [Turn(messages=tuple(messages), recorded=_recorded(items, messages), at_s=at_s, **shared)], label  # type: ignore[arg-type]
     if isinstance(value.get("prompt"), str):
         return [Turn(messages=(("user", str(value["prompt"])),), at_s=at_s, **shared)], label  # type: ignore[arg-type]
     if isinstance(value.get("conversations"), list):
@@ -278,13 +282,26 @@ def _message(name: str, number: int, item: object, index: int = 0) -> tuple[str,
     if isinstance(item, dict):
         role = item.get("role", item.get("from", "user" if index % 2 == 0 else "assistant"))
         content = item.get("content", item.get("value"))
-        if isinstance(content, list):  # parts of a multimodal message: the text ones
+        if isinstance(content, list):  # parts: those of text
             content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
         if content is None and (item.get("tool_calls") or item.get("function_call")):
             content = ""
         if isinstance(content, str) and isinstance(role, str):
             return _ROLES.get(role, role), content
     raise BadWorkload(workload=name, why=f"entry {number} has a message without text", fix="every message needs role and content")
+
+
+def _recorded(items: Sequence[object], messages: Sequence[tuple[str, str]]) -> str:
+    """JSON of the messages with all that the file says of them; empty where that is no more than ``messages``."""
+    whole = [_whole(item, role) for item, (role, _) in zip(items, messages, strict=True) if isinstance(item, dict)]
+    plain = [{"role": role, "content": text} for role, text in messages]
+    return json.dumps(whole) if whole != plain else ""
+
+
+def _whole(item: dict[str, object], role: str) -> dict[str, object]:
+    """A message in OpenAI's words, with everything else that the file says of it."""
+    told = {"content": item.get("content", item.get("value"))} if {"content", "value"} & item.keys() else {}
+    return {"role": role, **told, **{key: value for key, value in item.items() if key not in ("role", "from", "content", "value")}}
 
 
 def _list(value: object) -> Sequence[object]:

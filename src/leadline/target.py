@@ -7,6 +7,7 @@ user's own OpenSSH client.  A target knows nothing of engines, units or campaign
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-from .errors import DiskFull, HostCommandFailed, HostTimeout, NeedsRights
+from .errors import ConfigError, DiskFull, HostCommandFailed, HostTimeout, NeedsRights
 from .records import Record
 
 
@@ -141,9 +142,37 @@ def write_atomically(path: Path, data: bytes, *, mode: int = 0o644) -> None:
         raise _disk_full(error, path) from error
 
 
-def _disk_full(error: OSError, path: Path) -> Exception:
-    import errno
+def check_writable(path: Path, option: str) -> None:
+    """Refuse the file of ``option`` that :func:`write_atomically` could not write now. Nothing is left behind.
 
+    Raises ConfigError, DiskFull.
+    """
+    made: list[Path] = []
+    try:
+        if path.exists() and not path.is_file():
+            raise OSError(errno.EINVAL, "a folder stands there" if path.is_dir() else "it is no regular file")
+        made = [folder for folder in path.parents if not folder.exists()]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        os.close(handle)
+        os.unlink(name)
+    except OSError as error:
+        raise cannot_write(error, path, option) from None
+    finally:
+        for folder in made:  # from the innermost on
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def cannot_write(error: OSError, path: Path, option: str) -> ConfigError | DiskFull:
+    """The refusal of a file that the user named with ``option``, from what the system said."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(path=path)
+    why = "its folder is a file" if error.errno in (errno.EEXIST, errno.ENOTDIR) else error.strerror
+    return ConfigError(place=option, what=f"{path} cannot be written: {why}", fix="give a path that you may write to")
+
+
+def _disk_full(error: OSError, path: Path) -> Exception:
     return DiskFull(path=path) if error.errno in (errno.ENOSPC, errno.EDQUOT) else error
 
 

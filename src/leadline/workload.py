@@ -34,7 +34,7 @@ class Prompt(Record, frozen=True):
 
     prompt_id: str
     messages: tuple[tuple[str, str], ...]
-    """(role, content) pairs in order."""
+    """(role, text) pairs in order."""
     max_tokens: int
     due_s: float | None = None
     """Replay: seconds after the start of the level; ``None`` = as the level's loop says."""
@@ -42,6 +42,8 @@ class Prompt(Record, frozen=True):
     """Replay: id of the prompt (earlier turn of the session) that must have been answered."""
     delay_s: float = 0.0
     """Replay: pause between the answer to ``after`` and this request."""
+    recorded: str = ""
+    """JSON of the messages of a recorded request, where it says more of them than role and text: they are sent so."""
     tools: str = ""
     """JSON of the ``tools`` of a recorded request."""
     ignore_eos: bool = False
@@ -234,6 +236,7 @@ def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int,
             Prompt(
                 prompt_id=f"{source.sha256}-{seed}-{block}-{label}.{number}",
                 messages=turn.messages,
+                recorded=turn.recorded,
                 max_tokens=min(turn.max_tokens or max_tokens, max_tokens),
                 due_s=turn.at_s if number == 0 else None,
                 after=made[-1].prompt_id if made else "",

@@ -250,7 +250,9 @@ class Planted:
     def warm_up(self, base_url: str, level: Level, model: str) -> None:
         return None
 
-    def play(self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None]) -> BlockResult:
+    def play(
+        self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None], limit_s: float
+    ) -> BlockResult:
         return planted_block(level, block)
 
 

@@ -165,6 +165,8 @@ class Loop:
         """Requests that ended and were not yet told to whoever started us."""
         self.answered = 0
         self.rehearsing = False
+        self.limit_ns = 0
+        """When all ends; 0 until the first request is to be played."""
         self.idle: list[Flow] = []
         self.left = 0
         self.stopped = ""
@@ -491,6 +493,8 @@ class Loop:
         self.rehearsing, self.open_loop = False, open_loop
         if not self.answered:
             self.stopped = self.stopped or "no request of the rehearsal was answered"
+        if self.stopped:  # what is still open ends with the rest
+            return
         for fd, _ in self.epoll.poll(0.01, 4096):  # what the server ended meanwhile is connected again before the clock starts
             if fd in self.flows:
                 self.drop(self.flows[fd])
@@ -519,7 +523,7 @@ class Loop:
         heapq.heapify(self.ready)
         self.freed_ns = start_ns
         self.left = behind - first
-        self.limit_ns = start_ns + int(self.plan["limit_s"] * 1e9)
+        self.limit_ns = self.limit_ns or start_ns + int(self.plan["limit_s"] * 1e9)
 
     def ready_flow(self, flow: Flow, event: int) -> None:
         """Everything but the plain read of an established connection."""
@@ -684,7 +688,7 @@ class Loop:
         signal.signal(signal.SIGTERM, self.on_signal)
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the parent's to handle
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
-        self.start_ns = self.freed_ns = self.limit_ns = 0
+        self.start_ns = self.freed_ns = 0
         self.prepare()
         gc.collect()
         gc.freeze()

@@ -46,6 +46,7 @@ class Plan(NamedTuple):
     open_loop: bool = False
     idle_s: float = 60.0
     limit_s: float = 3600.0
+    """From the first send, rehearsed or not; what is open then, or was not sent, is cut."""
     connect_s: float = 10.0
     reuse: bool = True
     """Send the next request on the connection of an ended one."""
