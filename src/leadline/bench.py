@@ -15,7 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from . import __version__, endpoints, measure, stats, workload
+from . import __version__, endpoints, lengths, measure, stats, workload
 from .config import Measure, levels
 from .errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
@@ -65,6 +65,8 @@ class BenchResult(Record, frozen=True):
     asked: str = ""
     """What requests asked for beyond the prompt and its limit (JSON); results that asked for different things are never compared."""
     complete: bool = False
+    backgrounds: tuple[tuple[str, int], ...] = ()
+    """Characters of text with the prompts of each workload, where so many input tokens were asked for (``settings.input_tokens``)."""
     round_trip_ms: float | None = None
     """To the server's host through the forward that was measured through: contained in every latency. ``None`` without a forward."""
 
@@ -150,6 +152,9 @@ def run(
         asked=asked(options),
         round_trip_ms=round_trip_ms,
     )
+    if settings.input_tokens:
+        found = lengths.backgrounds(url, model=result.model, settings=settings, options=options)
+        result = msgspec.structs.replace(result, backgrounds=tuple(found.items()))
     for level in planned:
         done = LevelResult(level=level, blocks=())
         began_s = time.monotonic()
@@ -249,14 +254,16 @@ def _next_block(
     began_s: float,
 ) -> LevelResult:
     level, number = done.level, len(done.blocks)
+    background = dict(result.backgrounds).get(level.workload, 0)
     try:
-        prompts = measure.prompts_of(level.workload, settings, block=number, count=measure.block_size(level, settings))
+        size = measure.block_size(level, settings)
+        prompts = measure.prompts_of(level.workload, settings, block=number, count=size, background=background)
     except BadWorkload:
         if not number:
             raise
         return msgspec.structs.replace(done, stop="prompts")
     tick = (lambda ended: show(done, ended)) if show is not None else None
-    first = measure.warm_up_prompts(level, settings) if number == 0 else ()
+    first = measure.warm_up_prompts(level, settings, background=background) if number == 0 else ()
     left_s = max(0.0, settings.level_limit_s - (time.monotonic() - began_s))  # the limit is the level's, whatever the number of its blocks
     limited = msgspec.structs.replace(settings, level_limit_s=left_s)
     block = measure.play(

@@ -15,7 +15,7 @@ from typing import Protocol
 
 import msgspec
 
-from . import endpoints, measure, objective, ready, roofline, traffic
+from . import endpoints, lengths, measure, objective, ready, roofline, traffic
 from .config import OBSERVED, Settings, Tune, levels
 from .decide import next_launch, plan
 from .diagnose import diagnose
@@ -93,6 +93,8 @@ class RealHands:
     settings: Settings
     traces: Path | None = None
     """Where raw traces are kept; ``None`` drops them once reduced."""
+    backgrounds: dict[str, int] = field(default_factory=dict)
+    """Characters of text with the prompts of each workload. Every candidate has the same: they follow from seed and tokenizer."""
 
     def wait(self, launch: Launch, candidate: Candidate, base_url: str, *, notify: Callable[[Loading], None]) -> ready.Answer:
         return ready.wait(
@@ -113,16 +115,23 @@ class RealHands:
     def warm_up(self, base_url: str, level: Level, model: str) -> None:
         """Requests like those to be measured, so that what the engine compiles and sizes at first use is not measured; other prompts."""
         wanted = self.settings.measure
-        prompts = measure.warm_up_prompts(level, wanted)
+        prompts = measure.warm_up_prompts(level, wanted, background=self._background(base_url, level.workload, model))
         measure.rehearse(base_url, level, prompts, block=measure.WARM_UP_BLOCK, model=model, settings=wanted)
 
     def play(
         self, launch: Launch, base_url: str, level: Level, block: int, model: str, cpu_s: Callable[[], float | None], limit_s: float
     ) -> BlockResult:
         wanted = msgspec.structs.replace(self.settings.measure, level_limit_s=limit_s)
-        prompts = measure.prompts_of(level.workload, wanted, block=block, count=measure.block_size(level, wanted))
+        background = self._background(base_url, level.workload, model)
+        prompts = measure.prompts_of(level.workload, wanted, block=block, count=measure.block_size(level, wanted), background=background)
         options = measure.Options(keep=str(self.traces / launch.launch_id) if self.traces else "")
         return measure.play(base_url, level, prompts, block=block, model=model, settings=wanted, cpu_s=cpu_s, options=options)
+
+    def _background(self, base_url: str, name: str, model: str) -> int:
+        wanted = self.settings.measure
+        if wanted.input_tokens and not self.backgrounds:
+            self.backgrounds.update(lengths.backgrounds(base_url, model=model, settings=wanted))
+        return self.backgrounds.get(name, 0)
 
 
 @dataclass(kw_only=True)

@@ -46,6 +46,7 @@ ObserveOpt = Annotated[
 ]
 PrometheusOpt = Annotated[str | None, typer.Option(metavar="URL", help="take the traffic of the last hour from this Prometheus server")]
 MatchOpt = Annotated[str | None, typer.Option(metavar="MATCHERS", help="the service's series there, e.g. 'instance=\"gpu1:30000\"'")]
+InputOpt = Annotated[int | None, typer.Option(help="input tokens a request, as the server counts them (default: the prompts as they are)")]
 CampaignArg = Annotated[str | None, typer.Argument(metavar="[CAMPAIGN]", help="id or beginning of one; the newest when left out")]
 
 
@@ -154,6 +155,7 @@ def tune(
     ] = None,
     depths: Annotated[str | None, typer.Option(help="depths to consider, for example 1,2,3,5,8")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="output tokens a request")] = None,
+    input_tokens: InputOpt = None,
     max_launches: Annotated[int | None, typer.Option(help="budget of launches")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="budget of time")] = None,
     config: ConfigOpt = None,
@@ -175,7 +177,12 @@ def tune(
                 "max_launches": max_launches,
                 "max_minutes": max_minutes,
             },
-            "measure": {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens},
+            "measure": {
+                "concurrency": numbers(concurrency, "--concurrency"),
+                "workloads": words(workloads),
+                "max_tokens": max_tokens,
+                "input_tokens": input_tokens,
+            },
             "traffic": traffic_changes(observe_traffic, prometheus, prometheus_match),
         },
     )
@@ -337,6 +344,7 @@ def bench(
     rate: Annotated[str | None, typer.Option(help="open loop instead: arrivals a second, for example 2,8")] = None,
     workloads: Annotated[str | None, typer.Option("--workload", help="workloads, for example chat,copy, or a JSONL file")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="output tokens a request")] = None,
+    input_tokens: InputOpt = None,
     cache: Annotated[str | None, typer.Option(help="prefix cache: cold, warm or production")] = None,
     blocks: Annotated[int | None, typer.Option(help="at most this many blocks a level")] = None,
     seed: Annotated[int | None, typer.Option(help="another seed, other prompts")] = None,
@@ -362,7 +370,8 @@ def bench(
     earlier = benching.load(compare) if compare is not None else None
     exports = benching.exports(export or [])
     changes = {"concurrency": numbers(concurrency, "--concurrency"), "workloads": words(workloads), "max_tokens": max_tokens}
-    settings = settings_from(config, {"measure": {**changes, "cache": cache, "max_blocks": blocks, "seed": seed}})
+    more = {"input_tokens": input_tokens, "cache": cache, "max_blocks": blocks, "seed": seed}
+    settings = settings_from(config, {"measure": {**changes, **more}})
     if earlier is not None and Path(target).is_file():
         _print_bench(benching.load(Path(target)), earlier, exports, as_json, measured=False)
         return

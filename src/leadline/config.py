@@ -58,6 +58,8 @@ class Measure(Record, frozen=True):
     concurrency: tuple[int, ...] = (1, 4)
     workloads: tuple[str, ...] = ("chat",)
     max_tokens: Count = 64
+    input_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """Input tokens of a request by the server's count: built-in prompts get so much text; 0 = they stay as they are."""
     prompts: Count = 2
     """Least requests of a block: a block at concurrency c plays max(prompts, waves * c) requests."""
     waves: Count = 1

@@ -207,18 +207,21 @@ def is_file(name: str) -> bool:
 
 
 def prompts_of(
-    name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None, timed: bool = True
+    name: str, settings: Measure, *, block: int, count: int, max_tokens: int | None = None, timed: bool = True, background: int = 0
 ) -> tuple[Prompt, ...]:
-    """The prompts of a block, of a built-in workload or a file (without its times unless ``timed``).
+    """The prompts of a block, of a built-in workload (with ``background`` characters of text) or a file (without its times unless ``timed``).
 
     Raises :class:`~leadline.errors.BadWorkload`.
     """
     most = max_tokens or settings.max_tokens
     if is_file(name):
+        if settings.input_tokens:
+            why = f"its prompts are sent as they are, and {settings.input_tokens} input tokens were asked for"
+            raise BadWorkload(workload=name, why=why, fix="leave --input-tokens (measure.input_tokens) out, or take a built-in workload")
         source = prompt_file(name) if timed else promptfile.untimed(prompt_file(name))
         cold = settings.cache == "cold"
         return workload.from_file(source, seed=settings.seed, block=block, count=count, max_tokens=most, repeat=cold)
-    return workload.blocks(name, seed=settings.seed, block=block, count=count, max_tokens=most)
+    return workload.blocks(name, seed=settings.seed, block=block, count=count, max_tokens=most, background=background)
 
 
 def block_size(level: Level, settings: Measure) -> int:
@@ -230,7 +233,7 @@ def block_size(level: Level, settings: Measure) -> int:
     return max(settings.prompts, max(1, level.concurrency) * settings.waves)
 
 
-def warm_up_prompts(level: Level, settings: Measure) -> tuple[Prompt, ...]:
+def warm_up_prompts(level: Level, settings: Measure, *, background: int = 0) -> tuple[Prompt, ...]:
     """Short requests like those to be measured, so that what a server sizes and compiles at first use is not measured.
 
     They are never among those that are measured. Where a prefix cache would answer the prompts of the user's file a second time, they are of
@@ -241,7 +244,7 @@ def warm_up_prompts(level: Level, settings: Measure) -> tuple[Prompt, ...]:
         return ()
     name = level.workload if not is_file(level.workload) or settings.cache == "cold" else "chat"
     most = min(WARM_UP_TOKENS, settings.max_tokens)
-    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=most, timed=False)
+    return prompts_of(name, settings, block=WARM_UP_BLOCK, count=count, max_tokens=most, timed=False, background=background)
 
 
 def check_prompts(planned: Iterable[Level], settings: Measure, *, blocks: int) -> None:

@@ -61,10 +61,11 @@ class Template(Record, frozen=True):
 
 
 @functools.lru_cache(32)  # they are asked for when a run is checked, and by every candidate of a campaign
-def blocks(workload: str, *, seed: int, block: int, count: int, max_tokens: int) -> tuple[Prompt, ...]:
+def blocks(workload: str, *, seed: int, block: int, count: int, max_tokens: int, background: int = 0) -> tuple[Prompt, ...]:
     """The ``count`` prompts of block number ``block`` (from 0) of a built-in workload. Raises :class:`~leadline.errors.BadWorkload`.
 
-    A smaller ``count`` gives the first prompts of a larger one.
+    A smaller ``count`` gives the first prompts of a larger one. ``background`` characters of text go with each, or with what the block
+    shares where it shares a context.
 
     >>> [p.prompt_id for p in blocks("chat", seed=1, block=2, count=2, max_tokens=8)]
     ['chat-1-2-0', 'chat-1-2-1']
@@ -78,7 +79,7 @@ def blocks(workload: str, *, seed: int, block: int, count: int, max_tokens: int)
     seen: set[tuple[tuple[str, str], ...]] = set()
     for number in range(count):
         for attempt in range(100):  # two equal draws in one block are possible where a set is small: draw again
-            messages = _messages(template, seed, block, f"{number}/{attempt}")
+            messages = _messages(template, seed, block, f"{number}/{attempt}", background)
             if messages not in seen:
                 break
         else:
@@ -88,12 +89,30 @@ def blocks(workload: str, *, seed: int, block: int, count: int, max_tokens: int)
     return tuple(prompts)
 
 
-def _messages(template: Template, seed: int, block: int, number: str) -> tuple[tuple[str, str], ...]:
+def _messages(template: Template, seed: int, block: int, number: str, background: int) -> tuple[tuple[str, str], ...]:
     rendered = []
+    grown = next((index for index, message in enumerate(template.messages) if message[2]), len(template.messages) - 1)
     for index, (role, text, shared) in enumerate(template.messages):
         key = f"{template.name}/{seed}/{block}/{'shared' if shared else number}/{index if shared else ''}"
-        rendered.append((role, _Drawer(template.fill, key).render(text)))
+        said = _Drawer(template.fill, key).render(text)
+        if background and index == grown:
+            more = _background(key, background)
+            said = f"{said}\n\n{more}" if shared else f"{more}\n\n{said}"
+        rendered.append((role, said))
     return tuple(rendered)
+
+
+def _background(key: str, characters: int) -> str:
+    """So much text that belongs to no question: facts of the workload ``summarise``, cut behind a word."""
+    drawer = _Drawer(built_in("summarise").fill, f"{key}/background")
+    sentences: list[str] = []
+    length = 0
+    while length < characters:
+        sentences.append(drawer.render("{fact}"))
+        length += len(sentences[-1]) + 1
+    text = " ".join(sentences)
+    cut = text.rfind(" ", 0, characters + 1)
+    return text[: cut if cut > 0 and len(text) > characters else characters]
 
 
 @functools.cache
@@ -257,7 +276,8 @@ def digest(workloads: Iterable[str], measure: Measure, files: Mapping[str, Promp
 
     A built-in workload enters by its templates, a file by its content (``files``: those that were read, by workload).
     """
-    said: list[object] = [measure.max_tokens, measure.prompts, measure.waves, measure.seed, measure.cache, measure.temperature]
+    grown = [measure.input_tokens] if measure.input_tokens else []
+    said: list[object] = [*grown, measure.max_tokens, measure.prompts, measure.waves, measure.seed, measure.cache, measure.temperature]
     for workload in workloads:
         template = built_in(workload) if workload in BUILT_IN else None
         file = files.get(workload)
