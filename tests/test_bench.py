@@ -125,6 +125,20 @@ def test_exports_have_the_fields_that_plots_read(style: str, tmp_path: Path) -> 
     assert ("mean_e2el_ms" if style == "vllm" else "mean_e2e_latency_ms") in said
 
 
+@pytest.mark.parametrize("style", ["vllm", "sglang"])
+def test_the_lists_of_an_export_add_up(style: str, tmp_path: Path) -> None:
+    """The plots of those tools lay requests on one time line by ``start_times`` and sum the lengths."""
+    mixed = (request(0), request(1, Outcome.RESET, tokens_out=7))
+    (path,) = bench.export(result(block(0, requests=mixed), block(1), block(2)), style, tmp_path / "out.json")
+    said = json.loads(path.read_text())
+    assert said["start_times"] == pytest.approx([0.1, 0.1, 2.1, 2.1, 4.1, 4.1])
+    assert said["output_lens"] == [11, 0, 11, 11, 11, 11]
+    assert (sum(said["output_lens"]), said["duration"]) == (said["total_output_tokens"], 6.0)
+    assert max(start + took for start, took in zip(said["start_times"], said["latencies"], strict=True)) <= said["duration"]
+    assert said["p95_ttft_ms"] == pytest.approx(51.0)
+    assert said.get("max_itl_ms") == (20.0 if style == "sglang" else None)
+
+
 def test_exports_are_read_and_an_unknown_one_is_refused() -> None:
     assert bench.exports(["vllm=a.json", "sglang"]) == (("vllm", Path("a.json")), ("sglang", Path("leadline-sglang.json")))
     with pytest.raises(ConfigError, match="unknown format"):

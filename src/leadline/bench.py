@@ -6,6 +6,7 @@ every block, so that what was measured survives whatever ends the run.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
@@ -481,17 +482,18 @@ def _moments(name: str, values: Sequence[float]) -> dict[str, float]:
         f"mean_{name}": mean,
         f"median_{name}": measure.percentile(ordered, 0.5),
         f"std_{name}": (sum((v - mean) ** 2 for v in ordered) / len(ordered)) ** 0.5 if ordered else 0.0,
-        f"p90_{name}": measure.percentile(ordered, 0.9),
-        f"p99_{name}": measure.percentile(ordered, 0.99),
+        **{f"p{share}_{name}": measure.percentile(ordered, share / 100) for share in (90, 95, 99)},
     }
 
 
 def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, object]:
     """One level as ``vllm bench serve --save-result`` (``vllm``) or ``sglang.bench_serving`` (``sglang``) writes it.
 
-    Lists hold one entry a request, seconds as there; what leadline does not count is left out rather than invented.
+    Lists hold one entry a request, seconds as there; what leadline does not count is left out rather than invented. Blocks stand one behind
+    the other, as ``duration`` counts them, and a failed request has put out no tokens: both tools' own totals and plots add these lists up.
     """
     requests = [request for block in done.blocks for request in block.requests]
+    starts = itertools.accumulate((block.duration_s for block in done.blocks), initial=0.0)
     served = [request for request in requests if request.outcome is Outcome.OK]
     duration = sum(block.duration_s for block in done.blocks) or 1e-9
     tokens_in, tokens_out = sum(r.tokens_in or 0 for r in served), sum(r.tokens_out for r in served)
@@ -514,10 +516,10 @@ def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, ob
         "output_throughput": tokens_out / duration,
         "total_token_throughput": (tokens_in + tokens_out) / duration,
         "input_lens": [r.tokens_in or 0 for r in requests],
-        "output_lens": [r.tokens_out for r in requests],
+        "output_lens": [r.tokens_out if r.outcome is Outcome.OK else 0 for r in requests],
         "ttfts": [_seconds(r.ttft_ms) for r in requests],
         "itls": [[gap / 1e3 for gap in r.step_gap_ms] for r in requests],
-        "start_times": [r.sent_s for r in requests],
+        "start_times": [start + r.sent_s for start, block in zip(starts, done.blocks, strict=False) for r in block.requests],
         "latencies": [_seconds(r.e2e_ms) for r in requests],
         "generated_texts": [r.text for r in requests],
         "errors": [_error(r) for r in requests],
@@ -529,6 +531,7 @@ def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, ob
     if style == "sglang":
         document["concurrency"] = sum((r.e2e_ms or 0.0) / 1e3 for r in served) / duration
         document["total_throughput"] = document["total_token_throughput"]
+        document["max_itl_ms"] = max((gap for r in served for gap in r.step_gap_ms), default=0.0)
     return document
 
 
