@@ -251,11 +251,30 @@ def test_a_time_within_a_session_makes_no_timed_file() -> None:
         ('{"question": "a"}', "its keys: question"),
         ('{"messages": [{"role": "user"}]}', "message without text"),
         ("[{", "JSON array"),
+        ("[" * 100_000, "begins like a JSON array but is none"),
+        ('{"prompt": ' * 100_000, "line 1 is no JSON"),
+        ('{"messages": []}', "neither messages"),
+        ('{"prompt": "a", "at_s": "1.5"}', "entry 1 has at_s '1.5'"),
+        ('{"prompt": "a"}\n{"prompt": "b", "at_s": NaN}', "entry 2 has at_s nan"),
+        ('{"prompt": "a", "delay_s": true}', "entry 1 has delay_s True"),
+        ('{"prompt": "a", "delay_s": -5}', "entry 1 has delay_s -5"),
+        ('{"prompt": "a\\ud83d"}', "entry 1 has half of a surrogate pair"),
+        ('{"messages": [{"role": "user", "content": "a\\ude00"}]}', "entry 1 has half of a surrogate pair"),
+        ('{"prompt": "a", "tools": [{"name": "\\ud83d"}]}', "entry 1 has half of a surrogate pair"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(text: str, says: str) -> None:
     with pytest.raises(BadWorkload, match=says):
         promptfile.parse("mine.jsonl", text)
+
+
+def test_what_looks_wrong_and_is_not_is_read() -> None:
+    lines = [
+        '{"prompt": "\\ud83d\\ude00", "at_s": null, "delay_s": 0}',
+        '{"messages": [{"role": "user", "content": [{"text": null}, {"text": "a"}]}]}',
+    ]
+    sessions = promptfile.parse("mine.jsonl", "\n".join(lines)).sessions
+    assert [turn.messages[0][1] for (turn,) in sessions] == ["\U0001f600", "a"]
 
 
 def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:

@@ -166,6 +166,7 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
     sessions: dict[str, list[Turn]] = {}
     for number, value in _values(name, text):
         turns, session = _turns(name, number, value)
+        _check_sendable(name, number, turns)
         sessions.setdefault(session or f"#{number}", []).extend(turns)
     if not sessions:
         raise BadWorkload(workload=name, why="the file holds no prompt", fix="put one JSON object a line into it")
@@ -207,7 +208,7 @@ def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
     if text.lstrip().startswith("["):
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadWorkload(
                 workload=name, why=f"it begins like a JSON array but is none: {error}", fix="correct the place named"
             ) from None
@@ -218,7 +219,7 @@ def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
             if line.strip():
                 try:
                     lines.append((number, json.loads(line)))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise BadWorkload(workload=name, why=f"line {number} is no JSON: {error}", fix="put one JSON object a line") from None
     for number, value in lines:
         if not isinstance(value, dict):
@@ -231,18 +232,18 @@ def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn]
     body = value.get("body")
     if isinstance(body, dict):
         value = {**value, **body}
-    at_s = _number(value.get("at_s"))
+    at_s = _seconds(name, number, "at_s", value.get("at_s"))
     if at_s is None and (stamp := _number(value.get("timestamp"))) is not None:
         at_s = stamp / 1000.0
     limits = (_number(value.get(key)) for key in ("max_completion_tokens", "max_tokens", "output_tokens"))
     shared = {
         "max_tokens": next((int(limit) for limit in limits if limit is not None and limit >= 1), None),
-        "delay_s": _number(value.get("delay_s")) or 0.0,
+        "delay_s": _seconds(name, number, "delay_s", value.get("delay_s"), least=0.0) or 0.0,
         "tools": json.dumps(value["tools"]) if value.get("tools") else "",
     }
     session = value.get("session", value.get("session_id"))
     label = str(session) if session is not None else ""
-    if isinstance(value.get("messages"), list):
+    if isinstance(value.get("messages"), list) and value["messages"]:
         messages = [_message(name, number, item) for item in _list(value["messages"])]
         return [Turn(messages=tuple(messages), at_s=at_s, **shared)], label  # type: ignore[arg-type]
     if isinstance(value.get("prompt"), str):
@@ -279,7 +280,7 @@ def _message(name: str, number: int, item: object, index: int = 0) -> tuple[str,
         role = item.get("role", item.get("from", "user" if index % 2 == 0 else "assistant"))
         content = item.get("content", item.get("value"))
         if isinstance(content, list):  # parts of a multimodal message: the text ones
-            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+            content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
         if content is None and (item.get("tool_calls") or item.get("function_call")):
             content = ""
         if isinstance(content, str) and isinstance(role, str):
@@ -287,8 +288,27 @@ def _message(name: str, number: int, item: object, index: int = 0) -> tuple[str,
     raise BadWorkload(workload=name, why=f"entry {number} has a message without text", fix="every message needs role and content")
 
 
+def _check_sendable(name: str, number: int, turns: Iterable[Turn]) -> None:
+    r"""JSON can name half of a surrogate pair (``\ud83d``), as broken exports do; no request can carry it."""
+    for turn in turns:
+        tools = json.dumps(json.loads(turn.tools), ensure_ascii=False) if turn.tools else ""
+        try:
+            "".join((tools, *(part for message in turn.messages for part in message))).encode()
+        except UnicodeEncodeError as error:
+            why = f"entry {number} has half of a surrogate pair, {error.object[error.start]!r}, which is no text"
+            raise BadWorkload(workload=name, why=why, fix="leave the line out, or write the whole character") from None
+
+
 def _list(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else []
+
+
+def _seconds(name: str, number: int, key: str, value: object, least: float = -_NUMBER_LIMIT) -> float | None:
+    """A time of a recorded request. What is there and cannot be kept is no file to replay: played without, it would be another load."""
+    found = _number(value)
+    if value is None or (found is not None and found >= least):
+        return found
+    raise BadWorkload(workload=name, why=f"entry {number} has {key} {value!r}", fix=f"write {key} as a number of seconds, or leave it out")
 
 
 def _number(value: object) -> float | None:
