@@ -278,11 +278,31 @@ def test_a_timed_file_is_replayed_once_at_its_own_times(mock: loadmock.Mock, tmp
     path = tmp_path / "timed.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"Question {number}?", "at_s": 7 + 0.1 * number}) + "\n" for number in range(6)))
     settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), cache="production", max_blocks=12)
-    level = bench.run(mock.url, settings).levels[0]
+    found = bench.run(mock.url, msgspec.structs.replace(settings, concurrency=(1, 2)))
+    (level,) = found.levels
+    assert level.level.label == f"{path} at its own times", "however many are open at once follows from the file"
     assert (level.stop, len(level.blocks)) == ("prompts", 1)
+    assert bench.exported(found, level, "sglang")["request_rate"] == "trace"
     intended = [request.intended_s - level.blocks[0].requests[0].intended_s for request in level.blocks[0].requests]
     assert intended == pytest.approx([0.1 * number for number in range(6)], abs=1e-3)
     assert len(bench.run(mock.url, msgspec.structs.replace(settings, cache="cold", max_blocks=2)).levels[0].blocks) == 2
+
+
+def test_a_timed_file_is_not_played_at_a_rate(tmp_path: Path) -> None:
+    path = tmp_path / "timed.jsonl"
+    path.write_text('{"prompt": "a", "at_s": 0}\n{"prompt": "b", "at_s": 1}\n')
+    settings = msgspec.structs.replace(SETTINGS, workloads=("chat", str(path)))
+    assert [level.label for level in bench.planned_levels(settings)] == ["chat c=2", f"{path} at its own times"]
+    with pytest.raises(BadWorkload, match="times of its own, and --rate asks for others"):
+        bench.run("http://127.0.0.1:9", settings, model="m", rates=(2.0,))
+
+
+def test_no_level_is_measured_twice() -> None:
+    """Its second time would ask what the first has left in the server's cache."""
+    with pytest.raises(BadLevels, match="chat 2/s stands there twice"):
+        bench.run("http://127.0.0.1:9", SETTINGS, model="m", rates=(2.0, 8.0, 2.0))
+    with pytest.raises(BadLevels, match="chat c=2 stands there twice"):
+        bench.run("http://127.0.0.1:9", msgspec.structs.replace(SETTINGS, workloads=("chat", "chat")), model="m")
 
 
 @pytest.mark.parametrize(

@@ -132,9 +132,7 @@ def run(
     ``show`` is told the level so far and the number of ended requests of the block that plays. Raises NotServing, BadWorkload,
     BadLevels, MeasurementInvalid.
     """
-    planned = (
-        [Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates] if rates else levels(settings)
-    )
+    planned = planned_levels(settings, rates)
     measure.check_prompts(planned, settings, blocks=1)
     at_s = time.time()
     if not options.salt:  # the server may still hold the prompts of the last run
@@ -163,6 +161,25 @@ def run(
     result = msgspec.structs.replace(result, complete=True)
     save(result, out)
     return result
+
+
+def planned_levels(settings: Measure, rates: Sequence[float] = ()) -> tuple[Level, ...]:
+    """Every workload at every concurrency, or at every rate; a file with times at those alone. Raises BadLevels, BadWorkload."""
+    planned: list[Level] = []
+    for name in settings.workloads:
+        if measure.is_file(name) and measure.prompt_file(name).timed:
+            if rates:
+                why = "it has times of its own, and --rate asks for others"
+                raise BadWorkload(workload=name, why=why, fix="leave --rate out, or take at_s and timestamp out of the file")
+            planned.append(Level(workload=name, concurrency=0))
+        elif rates:
+            planned += [Level(workload=name, concurrency=0, rate_rps=rate) for rate in rates]
+        else:
+            planned += levels(msgspec.structs.replace(settings, workloads=(name,)))
+    twice = [level.label for level, count in Counter(planned).items() if count > 1]
+    if twice:  # its prompts would be those of the first time, and a prefix cache would answer them
+        raise BadLevels(levels=", ".join(level.label for level in planned), why=f"{twice[0]} stands there twice")
+    return tuple(planned)
 
 
 def _asked(options: measure.Options) -> str:
@@ -504,7 +521,7 @@ def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, ob
         "model_id": result.model,
         "dataset_name": done.level.workload,
         "num_prompts": len(requests),
-        "request_rate": done.level.rate_rps if done.level.rate_rps is not None else "inf",
+        "request_rate": done.level.rate_rps or ("inf" if done.level.concurrency else "trace"),
         "max_concurrency": done.level.concurrency or None,
         "duration": duration,
         "completed": len(served),
