@@ -309,6 +309,29 @@ def test_sessions_wait_for_their_answers() -> None:
         assert second.sent_s >= first.sent_s + first.e2e_ms / 1e3 + 0.1
 
 
+def test_a_turn_of_a_session_is_sent_at_its_time_but_not_before_the_answer() -> None:
+    def slow(peer: socket.socket, number: int) -> bool:
+        time.sleep(0.1)
+        return chunked(peer, number)
+
+    with serving(slow) as server:
+        turns = [("a0", 0.0, "", 0.0), ("a1", 0.5, "a0", 0.0), ("a2", 0.5, "a1", 0.0), ("a3", None, "a2", 0.05), ("b0", 0.2, "", 0.0)]
+        prompts = [
+            Prompt(prompt_id=name, messages=(("user", name),), max_tokens=4, due_s=due_s, after=after, delay_s=delay_s)
+            for name, due_s, after, delay_s in turns
+        ]
+        result = measure.play(
+            f"http://127.0.0.1:{server.port}", Level(workload="x", concurrency=0), prompts, block=0, model="m", settings=SETTINGS
+        )
+        assert served(result) == [(Outcome.OK, 4, 4)] * 5
+        intended = {request.prompt_id: request.intended_s for request in result.requests}
+        ended = {request.prompt_id: request.sent_s + (request.e2e_ms or 0.0) / 1e3 for request in result.requests}
+        assert (intended["a1"] - intended["a0"], intended["b0"] - intended["a0"]) == pytest.approx((0.5, 0.2), abs=1e-6)
+        assert ended["a1"] <= intended["a2"] < ended["a1"] + 0.05
+        assert ended["a2"] + 0.05 <= intended["a3"] < ended["a2"] + 0.1
+        assert all(0 <= request.sent_s - request.intended_s < 0.05 for request in result.requests)
+
+
 def test_the_body_says_what_the_settings_ask() -> None:
     import json
 

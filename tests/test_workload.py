@@ -234,6 +234,14 @@ def test_a_timed_file_is_one_block_at_its_own_times(tmp_path: Path) -> None:
         measure.check_prompts([level], once, blocks=2)
 
 
+def test_later_turns_of_a_session_keep_their_times() -> None:
+    lines = [{"prompt": f"P{n}", "session": n % 2, "at_s": 10.0 + n, "delay_s": n // 2} for n in range(4)]
+    source = promptfile.parse("r.jsonl", "\n".join(map(json.dumps, lines)))
+    prompts = workload.from_file(source, seed=1, block=0, count=4, max_tokens=8)
+    assert [(p.messages[0][1], p.due_s, p.delay_s) for p in prompts] == [("P0", 0, 0), ("P2", 2, 1), ("P1", 1, 0), ("P3", 3, 1)]
+    assert [p.after for p in prompts] == ["", prompts[0].prompt_id, "", prompts[2].prompt_id]
+
+
 def test_a_time_within_a_session_makes_no_timed_file() -> None:
     """The answer before says when such a request is sent."""
     lines = [{"prompt": "a", "session": 1}, {"prompt": "b", "session": 1, "at_s": 5}]

@@ -156,7 +156,7 @@ def plan_of(
             *(
                 Shot(
                     write(prompt),
-                    due_s=prompt.due_s if prompt.due_s is not None else due,
+                    due_s=due if prompt.due_s is None and not prompt.after else prompt.due_s,
                     after=numbers.get(prompt.after, -1),
                     delay_s=prompt.delay_s,
                 )

@@ -6,7 +6,7 @@ ShareGPT        ``{"conversations": [{"from": "human", "value"}, {"from": "gpt",
 sglang custom   ``{"conversations": [{"content": prompt}, {"content": answer}]}``
 vllm custom     ``{"prompt": text, "output_tokens"?: n}``
 replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at that time; lines with one ``"session"`` follow each other,
-                ``"delay_s"`` after the answer before
+                ``"delay_s"`` after the answer before, or at their own time if that is later
 =============== =====================================================================================================
 
 In a session every request carries the *recorded* answers, never the measured ones, so that all candidates get equal prompts.

@@ -388,7 +388,8 @@ class Loop:
         self.news += not self.rehearsing
         self.answered += how == "complete"
         for follower in self.followers.pop(number, ()):
-            heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
+            due_us, _, delay_us, _ = self.requests[follower]
+            heapq.heappush(self.ready, (max(now + delay_us * 1000, self.start_ns + due_us * 1000), follower))
         if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers or self.rehearsing):
             flow.used += 1
             self.idle.append(flow)

@@ -29,11 +29,11 @@ class Shot(NamedTuple):
 
     body: bytes
     due_s: float | None = None
-    """Open loop: seconds after the start; ``None`` = as soon as a connection is free."""
+    """Open loop: seconds after the start; ``None`` = as soon as a connection is free, or with ``after`` as soon as that allows."""
     after: int = -1
     """Number of the request that must have ended before (the earlier turn of a session)."""
     delay_s: float = 0.0
-    """Pause after that end."""
+    """Pause after that end, at least: the request is sent at ``due_s`` if that is later."""
 
 
 class Plan(NamedTuple):
