@@ -19,7 +19,7 @@ import pytest
 import loadmock
 from leadline import bench, measure
 from leadline.config import Measure, levels
-from leadline.errors import BadLevels, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
+from leadline.errors import BadLevels, BadTarget, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
 
 SETTINGS = Measure(concurrency=(2,), max_tokens=8, max_blocks=2, idle_timeout_s=5)
@@ -218,6 +218,9 @@ def test_a_block_in_which_nothing_was_served_ends_the_level(monkeypatch: pytest.
 
 
 def test_nobody_there() -> None:
+    with pytest.raises(BadTarget, match="ops@h") as caught:
+        bench.run("http://ops@h.invalid", SETTINGS)
+    assert "--header" in caught.value.next
     with pytest.raises(NotServing, match=r"did not answer: .*refused"):
         bench.run("http://127.0.0.1:9", SETTINGS)
     with pytest.raises(NotServing, match="warm-up requests failed: refused"):

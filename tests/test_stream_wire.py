@@ -263,6 +263,25 @@ def test_endpoints() -> None:
             plan.endpoint(wrong)
 
 
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://ops:hunter2@h:8", "give --header 'Authorization: Basic ...'"),
+        ("http://ops@h:8", "name or password"),
+        ("http://h/v1?api-version=1", "behind ? or #"),
+        ("http://h/#x", "behind ? or #"),
+        ("http://h/\u0142", "not ASCII"),
+        ("http://\u0142.example", "xn--"),
+    ],
+)
+def test_what_no_request_would_carry_is_refused(url: str, hint: str) -> None:
+    """Left out, the requests would go somewhere else than was asked for."""
+    with pytest.raises(BadTarget) as caught:
+        plan.endpoint(url)
+    assert hint in caught.value.next
+    assert "hunter2" not in caught.value.message
+
+
 def test_a_header_cannot_carry_another() -> None:
     bad = Plan(plan.endpoint("http://h"), (Shot(b"{}"),), 1, headers=(("A", "b\r\nC: d"),))
     with pytest.raises(ValueError, match="cannot be sent"):

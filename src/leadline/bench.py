@@ -20,6 +20,7 @@ from . import __version__, endpoints, measure, stats, workload
 from .config import Measure, levels
 from .errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
+from .stream.plan import endpoint
 from .target import write_atomically
 
 FORMAT = "leadline-bench-1"
@@ -129,9 +130,10 @@ def run(
 ) -> BenchResult:
     """Measure every level of ``settings`` (or every rate of ``rates``) at ``url``.
 
-    ``show`` is told the level so far and the number of ended requests of the block that plays. Raises NotServing, BadWorkload,
-    BadLevels, MeasurementInvalid.
+    ``show`` is told the level so far and the number of ended requests of the block that plays. Raises BadTarget, NotServing,
+    BadWorkload, BadLevels, MeasurementInvalid.
     """
+    endpoint(url)
     planned = planned_levels(settings, rates)
     measure.check_prompts(planned, settings, blocks=1)
     at_s = time.time()

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..errors import BadTarget
+from ..mask import mask
 
 
 class Endpoint(NamedTuple):
@@ -66,6 +67,12 @@ def endpoint(url: str) -> Endpoint:
         raise BadTarget(target=url, hint="the port is a number up to 65535") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadTarget(target=url, hint="for example http://127.0.0.1:8080")
+    if parts.username is not None or parts.password is not None:
+        raise BadTarget(target=mask(url), hint="a name or password in it is not sent: give --header 'Authorization: Basic ...' instead")
+    if parts.query or parts.fragment:
+        raise BadTarget(target=mask(url), hint="what stands behind ? or # is not sent: leave it out")
+    if not url.isascii():
+        raise BadTarget(target=url, hint="write a path with %XX for what is not ASCII, and a host name as xn--...")
     path = parts.path.rstrip("/").removesuffix("/v1")
     return Endpoint(parts.scheme == "https", parts.hostname, port or (443 if parts.scheme == "https" else 80), path)
 
