@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import ssl
 import threading
@@ -230,6 +231,31 @@ def test_what_is_no_answer_is_called_so(script: Script, outcome: Outcome) -> Non
         result = play(server, 2)
         assert [request.outcome for request in result.requests] == [outcome] * 2
         assert max(request.sent_s for request in result.requests) < SETTINGS.idle_timeout_s, "the first was not waited for"
+
+
+def packed(peer: socket.socket, number: int) -> bool:
+    body = gzip.compress(EVENT * 4 + LAST)
+    peer.sendall(SSE + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(body) + b"0\r\n\r\n")
+    return True
+
+
+def redirected(peer: socket.socket, number: int) -> bool:
+    peer.sendall(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: https://elsewhere.example/v1/\r\ncontent-length: 0\r\n\r\n")
+    return True
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "detail"),
+    [
+        (packed, Outcome.MALFORMED_SSE, "content encoding 'gzip' where none was asked for"),
+        (redirected, Outcome.HTTP_ERROR, "HTTP 307 to https://elsewhere.example/v1/, which is not followed: "),
+    ],
+)
+def test_why_an_answer_is_of_no_use_is_told(script: Script, outcome: Outcome, detail: str) -> None:
+    with serving(script) as server:
+        (request,) = play(server, 1).requests
+        assert (request.outcome, request.detail) == (outcome, detail)
+        assert b"accept-encoding: identity" in server.requests[0].lower()
 
 
 def hangs_up(peer: socket.socket, number: int) -> bool:

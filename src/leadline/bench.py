@@ -33,7 +33,7 @@ OWN_FIELDS = {
 }
 """Fields of a request that ``--extra-body`` cannot set, and what to do instead."""
 STYLES = ("vllm", "sglang")
-OWN_HEADERS = ("host", "content-length", "content-type", "accept", "transfer-encoding", "connection")
+OWN_HEADERS = ("host", "content-length", "content-type", "accept", "accept-encoding", "transfer-encoding", "connection")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A token (RFC 9110, 5.6.2)."""
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")

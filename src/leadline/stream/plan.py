@@ -84,6 +84,7 @@ def request(plan: Plan, body: bytes, path: str = "/v1/chat/completions") -> byte
         f"Host: {plan.endpoint.authority}",
         "Content-Type: application/json",
         "Accept: text/event-stream",
+        "Accept-Encoding: identity",  # whoever packs a stream holds events back
         f"Content-Length: {len(body)}",
     ]
     for name, value in plan.headers:

@@ -582,8 +582,11 @@ def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked
         return Outcome.MALFORMED_HTTP, answer.fault or "chunk size is not hexadecimal"
     if answer is not None and answer.status is not None and answer.status != 200:
         body = b"".join(piece.data for piece in answer.pieces)[:300].decode("utf-8", "replace")
-        retry = f" (retry-after {answer.retry_after})" if answer.retry_after else ""
-        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{retry}: {body}"
+        more = f" (retry-after {answer.retry_after})" if answer.retry_after else ""
+        more += f" to {answer.location}, which is not followed" if answer.location else ""
+        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{more}: {body}"
+    if answer is not None and answer.encoding not in ("", "identity"):
+        return Outcome.MALFORMED_SSE, f"content encoding {answer.encoding!r} where none was asked for"
     if stream.error:
         return Outcome.ERROR_EVENT, stream.error
     if trace.how in _ENDS:
