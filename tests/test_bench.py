@@ -309,7 +309,13 @@ def test_no_level_is_measured_twice() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "body", "why"), [(401, b"", "answered 401"), (200, b"{}", "names no model"), (200, b"<p>", "names no model")]
+    ("status", "body", "why"),
+    [
+        (401, b"", "answered 401"),
+        (307, b"", "answered 307 to /elsewhere, which is not followed"),
+        (200, b"{}", "names no model"),
+        (200, b"<p>", "names no model"),
+    ],
 )
 def test_a_server_that_names_no_model(status: int, body: bytes, why: str) -> None:
     asked: list[str | None] = []
@@ -318,6 +324,8 @@ def test_a_server_that_names_no_model(status: int, body: bytes, why: str) -> Non
         def do_GET(self) -> None:
             asked.append(self.headers["authorization"])
             self.send_response(status)
+            if status == 307:
+                self.send_header("location", "/elsewhere")
             self.end_headers()
             self.wfile.write(body)
 
