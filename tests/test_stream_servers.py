@@ -196,6 +196,8 @@ def test_an_event_came_when_its_own_bytes_did() -> None:
         (b'data: {"object": "error", "message": "boom", "code": 500}\n\ndata: [DONE]\n\n', "boom"),
         (b'event: error\ndata: {"message": "boom"}\n\n', "boom"),
         (b'error: {"code": 500, "message": "boom"}\n\n', "boom"),
+        (b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}\n\n' + LAST, "finish_reason abort after 2 events"),
+        (b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}\n\n' + LAST, "finish_reason error after 2 events"),
     ],
 )
 def test_a_failure_inside_a_stream_is_told(said: bytes, detail: str) -> None:

@@ -573,6 +573,8 @@ _ENDS = {
     "": Outcome.ABORTED,
 }
 _STATUS = {429: Outcome.HTTP_429, 503: Outcome.HTTP_503}
+_CUT = ("abort", "error")
+"""Values of ``finish_reason`` by which vLLM (``v1/engine/__init__.py``) and SGLang say that they broke a request off."""
 
 
 def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked) -> tuple[Outcome, str]:
@@ -589,6 +591,8 @@ def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked
         return Outcome.MALFORMED_SSE, f"content encoding {answer.encoding!r} where none was asked for"
     if stream.error:
         return Outcome.ERROR_EVENT, stream.error
+    if stream.finish in _CUT:
+        return Outcome.ERROR_EVENT, f"finish_reason {stream.finish} after {len(stream.times_at)} events"
     if trace.how in _ENDS:
         return _ENDS[trace.how], trace.detail or f"after {len(stream.times_at)} events"
     if stream.malformed:
