@@ -543,23 +543,28 @@ class _Timed(NamedTuple):
 def _timed(sent_ns: int, clocked: _Clocked, counts: list[int], tokens: int) -> _Timed:
     if not counts:
         return _Timed()
-    first = counts[0] or 1
+    first = max(1, counts[0])
+    counted = len(counts) > 1 and counts[0] > 0 and all(before <= after for before, after in itertools.pairwise(counts))
     later = tokens - first
     return _Timed(
         ttft_ms=(clocked.began_ns - sent_ns) / 1e6,
         e2e_ms=(clocked.ended_ns - sent_ns) / 1e6,
         tpot_ms=(clocked.ended_ns - clocked.began_ns) / 1e6 / later if later > 0 else None,
         tokens_first=first,
-        step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
+        step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if counted else (),
     )
 
 
 def _tokens(stream: _Stream) -> tuple[int, str]:
-    """Output tokens and where the count comes from: what the server says, before what we could count."""
-    if stream.usage is not None and stream.usage.completion_tokens is not None:
+    """Output tokens and where the count comes from: what the server says, before what we could count.
+
+    A count below one beside text that came says nothing (proxies fill in zeros).
+    """
+    least = 1 if stream.times_at else 0
+    if stream.usage is not None and stream.usage.completion_tokens is not None and stream.usage.completion_tokens >= least:
         closing = stream.finish is not None or stream.done
         return stream.usage.completion_tokens, "usage" if closing else "continuous_usage"
-    if stream.timings is not None and stream.timings.predicted_n is not None:
+    if stream.timings is not None and stream.timings.predicted_n is not None and stream.timings.predicted_n >= least:
         return stream.timings.predicted_n, "timings"
     return (len(stream.times_at), "chunks") if stream.times_at else (0, "none")
 
