@@ -292,6 +292,37 @@ def test_a_large_request_arrives_whole() -> None:
         assert len(server.requests[0]) > 3_000_000
 
 
+def test_a_request_answered_before_it_was_read_leaves_no_connection_behind() -> None:
+    """Its rest would still be due on it, and the next request would be taken for that."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heads: list[bytes] = []
+
+    def serve(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.closing(peer):
+            while head := peer.recv(5):
+                heads.append(head)
+                while b"\r\n\r\n" not in head:
+                    head += peer.recv(1)
+                left = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+                peer.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+                time.sleep(0.2)
+                while left and (part := peer.recv(min(left, 65536))):
+                    left -= len(part)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listener:
+        prompts = [Prompt(prompt_id=str(n), messages=(("user", "x" * 8_000_000),), max_tokens=4) for n in range(3)]
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        result = measure.play(url, Level(workload="x", concurrency=1), prompts, block=0, model="m", settings=SETTINGS)
+    assert [request.detail for request in result.requests] == ["HTTP 413: "] * 3
+    assert heads == [b"POST "] * 3
+
+
 def context() -> ssl.SSLContext:
     made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     made.load_cert_chain(DATA / "cert.pem", DATA / "key.pem")

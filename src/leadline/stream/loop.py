@@ -390,7 +390,8 @@ class Loop:
         for follower in self.followers.pop(number, ()):
             due_us, _, delay_us, _ = self.requests[follower]
             heapq.heappush(self.ready, (max(now + delay_us * 1000, self.start_ns + due_us * 1000), follower))
-        if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers or self.rehearsing):
+        whole = how == "complete" and not flow.out  # answered before all of it was sent: the server still waits for the rest
+        if whole and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers or self.rehearsing):
             flow.used += 1
             self.idle.append(flow)
         else:
