@@ -279,7 +279,7 @@ class DiskFull(LeadlineError):
     """no space left while writing {path}."""
 
     exit_code = 43
-    remedy = "free some space and run the same command again: the campaign resumes; nothing measured was lost"
+    remedy = "free some space and run the same command again: a campaign resumes, and nothing that it measured is lost"
 
 
 class NoCampaign(LeadlineError):

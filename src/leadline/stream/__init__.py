@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DiskFull, MeasurementInvalid, NotServing
 from . import plan as planning
+from .loop import NO_SPACE, NO_SPACE_STATUS
 from .plan import Endpoint, Plan, Shot
 
 if TYPE_CHECKING:  # numpy is loaded when there is something to read: the load begins a tenth of a second sooner
@@ -166,7 +167,7 @@ class _Process:
             _write_private(self._plan, plan)
             _write_private(self._trace, b"")
         except OSError as error:
-            raise DiskFull(path=self._plan) if error.errno == 28 else error from error
+            raise DiskFull(path=self._plan) if error.errno in NO_SPACE else error from error
 
     def __enter__(self) -> _Process:
         # its standard input is our hold on it: when we are gone, it reads the end of the file and stops
@@ -199,6 +200,8 @@ class _Process:
         assert self._child.stderr is not None
         complaint = self._child.stderr.read().decode("utf-8", "replace").strip()
         status = self._child.wait(_GRACE_S)
+        if status == NO_SPACE_STATUS:
+            raise DiskFull(path=self._trace)
         if status:
             raise MeasurementInvalid(
                 level="the load",

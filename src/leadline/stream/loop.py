@@ -53,6 +53,9 @@ HEADER = struct.Struct("<BxxxII")
 SENT = struct.Struct("<BxxxIIqqq")
 ENDED = struct.Struct("<BxxxIIq")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE_STATUS = 28
+"""What the process ends with when there is no room for its trace."""
 GONE = "the process that started the load is gone"
 READS_KEPT = 1024
 """Bring reads to the trace when there are so many: few enough not to be missed, 0.3 ms of work."""
@@ -784,4 +787,9 @@ def tls_context(options: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    Loop(sys.argv[1], sys.argv[2]).run()
+    try:
+        Loop(sys.argv[1], sys.argv[2]).run()
+    except OSError as problem:
+        if problem.errno not in NO_SPACE:
+            raise
+        sys.exit(NO_SPACE_STATUS)
