@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer.main
 
 from leadline import cli
 from leadline.cli import gather_process
+from leadline.errors import DiskFull, LeadlineError, NotServing
 
 GROUP = typer.main.get_command(cli.app)
 VERBS = sorted(GROUP.commands)  # type: ignore[attr-defined]
@@ -89,3 +91,28 @@ def test_errors_are_json_where_json_was_asked_for(tmp_path: Path) -> None:
     assert said["error"] == "NoCampaign"
     assert said["exit_code"] == done.returncode == 44
     assert said["next"]
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("argv", "status"), [(("bench", "--help"), DiskFull), (("bench", "http://127.0.0.1:9", "--json"), NotServing)])
+def test_output_that_finds_no_room_is_no_defect(argv: tuple[str, ...], status: type[LeadlineError], unbuffered: str) -> None:
+    """The interpreter would try once more when it ends, and leave with a status of its own."""
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "leadline", *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (status.exit_code, 3), done.stderr
+    assert status.__name__ in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_process_without_its_standard_streams_does_its_work(closed: str) -> None:
+    command = f'exec "$0" -m leadline bench http://127.0.0.1:9 --json {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert done.returncode == NotServing.exit_code, done.stderr
+    assert ("NotServing" in done.stdout, "NotServing" in done.stderr) == (closed == "2>&-", closed == ">&-")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shlex
 import signal
@@ -14,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from .errors import ConfigError, Interrupted, LeadlineError
+from .errors import ConfigError, DiskFull, Interrupted, LeadlineError
 
 if TYPE_CHECKING:
     from .bench import BenchResult, Compared
@@ -475,11 +477,13 @@ def gather_process(argv: list[str]) -> list[str]:
 def main() -> NoReturn:
     """Entry point: every error becomes a message, a next step and its exit status."""
     arguments = gather_process(sys.argv[1:])
+    _open_what_is_closed()
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         status = app(args=arguments, prog_name="leadline", standalone_mode=False)
         if status == Interrupted.exit_code:  # what typer makes of a KeyboardInterrupt
             raise KeyboardInterrupt
+        sys.stdout.flush()  # what cannot be written is told here, not when the interpreter ends
         if isinstance(status, int) and status:
             sys.exit(status)
     except LeadlineError as error:
@@ -487,15 +491,41 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         _leave(_interrupted(arguments), arguments)
     except BrokenPipeError:
+        _close_stdout()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            _report(error, arguments)
+        _leave(DiskFull(path=error.filename or "standard output"), arguments)
     except Exception as failure:  # noqa: BLE001  # the edge of the command line: anything else is a defect, shown whole
         usage = getattr(failure, "format_message", None)
         if usage is not None:
             sys.stderr.write(f"error: {usage()}\n next: leadline --help\n")
             sys.exit(getattr(failure, "exit_code", 2))
-        traceback.print_exc()
-        _leave(LeadlineError(what=f"{type(failure).__name__}: {failure}"), arguments)
+        _report(failure, arguments)
     sys.exit(0)
+
+
+def _open_what_is_closed() -> None:
+    """Give a standard stream that this process was started without (``2>&-``) to nobody, before a file gets its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # open as long as the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _close_stdout() -> None:
+    """What is left of the output goes nowhere: the interpreter would try again, and fail again, when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _report(failure: Exception, arguments: list[str]) -> NoReturn:
+    """A defect, shown whole."""
+    traceback.print_exception(failure)
+    _leave(LeadlineError(what=f"{type(failure).__name__}: {failure}"), arguments)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -513,8 +543,12 @@ def _interrupted(arguments: list[str]) -> Interrupted:
 
 def _leave(error: LeadlineError, arguments: list[str]) -> NoReturn:
     """Message and next step on stderr (and as JSON on stdout where JSON was asked for); ends the process."""
-    if "--json" in arguments:
-        sys.stdout.write(json.dumps(error.as_dict()) + "\n")
+    try:
+        if "--json" in arguments:
+            sys.stdout.write(json.dumps(error.as_dict()) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        _close_stdout()
     _complain(error)
 
 
