@@ -139,6 +139,14 @@ def test_the_lists_of_an_export_add_up(style: str, tmp_path: Path) -> None:
     assert said.get("max_itl_ms") == (20.0 if style == "sglang" else None)
 
 
+def test_every_level_is_exported_to_a_file_of_its_own(tmp_path: Path) -> None:
+    names = ("chat", "/old/mine.jsonl", "/new/mine.jsonl")
+    done = tuple(bench.LevelResult(level=Level(workload=name, concurrency=2), blocks=(block(0),)) for name in names)
+    written = bench.export(msgspec.structs.replace(result(block(0)), levels=done), "vllm", tmp_path / "out.json")
+    assert [path.name for path in written] == ["out-chat-c=2.json", "out-mine.jsonl-c=2.json", "out-mine.jsonl-c=2-3.json"]
+    assert [json.loads(path.read_text())["dataset_name"] for path in written] == list(names)
+
+
 def test_exports_are_read_and_an_unknown_one_is_refused() -> None:
     assert bench.exports(["vllm=a.json", "sglang"]) == (("vllm", Path("a.json")), ("sglang", Path("leadline-sglang.json")))
     with pytest.raises(ConfigError, match="unknown format"):

@@ -581,8 +581,10 @@ def export(result: BenchResult, style: str, out: Path) -> list[Path]:
         write_atomically(out, b"".join(msgspec.json.encode(document) + b"\n" for document in documents))
         return [out]
     written = []
-    for done, document in zip(result.levels, documents, strict=True):
+    for number, (done, document) in enumerate(zip(result.levels, documents, strict=True), 1):
         path = out if len(documents) == 1 else out.with_name(f"{out.stem}-{workload.slug(done.level)}{out.suffix or '.json'}")
+        if path in written:  # two files of one name in two folders
+            path = path.with_stem(f"{path.stem}-{number}")
         write_atomically(path, msgspec.json.encode(document))
         written.append(path)
     return written
