@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import http.server
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -478,6 +480,22 @@ def test_an_interrupted_run_says_what_is_true(mock: loadmock.Mock, tmp_path: Pat
     assert "--out" in said
     assert "journal" not in said
     assert len(bench.load(tmp_path / "out.json").levels[0].blocks) == 1
+
+
+@pytest.mark.parametrize("word", [signal.SIGHUP, signal.SIGTERM])
+def test_whatever_ends_a_run_leaves_no_temporary_files(mock: loadmock.Mock, tmp_path: Path, word: signal.Signals) -> None:
+    if signal.getsignal(word) is signal.SIG_IGN:
+        pytest.skip("what is ignored here is ignored by what is started here")
+    mock.set(itl=50_000)
+    with subprocess.Popen([*ARGV, mock.url], stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}) as running:
+        limit = time.monotonic() + 20
+        while not list(tmp_path.glob("leadline-load-*/*.trace")) and time.monotonic() < limit:
+            time.sleep(0.02)
+        running.send_signal(word)
+        assert running.stderr is not None
+        assert "nothing was changed" in running.stderr.read()
+    assert running.returncode == Interrupted.exit_code
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_is_run_for_the_purpose_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -479,6 +479,8 @@ def main() -> NoReturn:
     arguments = gather_process(sys.argv[1:])
     _open_what_is_closed()
     signal.signal(signal.SIGTERM, _interrupt)
+    if arguments[:1] == ["bench"] and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _interrupt)  # the terminal was closed: leave no trace behind
     try:
         status = app(args=arguments, prog_name="leadline", standalone_mode=False)
         if status == Interrupted.exit_code:  # what typer makes of a KeyboardInterrupt
