@@ -286,6 +286,18 @@ def test_a_file_that_is_used_up_ends_the_level(mock: loadmock.Mock, tmp_path: Pa
         measure.check_prompts(levels(settings), settings, blocks=settings.max_blocks)
 
 
+def test_sessions_keep_as_many_requests_open_as_the_level_says(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set(itl=20_000)
+    path = tmp_path / "talks.jsonl"
+    talks = [[("human", f"{talk}.0"), ("gpt", "a"), ("human", f"{talk}.1"), ("gpt", "b"), ("human", f"{talk}.2")] for talk in range(8)]
+    path.write_text("".join(json.dumps({"conversations": [{"from": who, "value": said} for who, said in talk]}) + "\n" for talk in talks))
+    settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), concurrency=(4,), max_blocks=1)
+    (played,) = bench.run(mock.url, settings).levels[0].blocks
+    open_s = sum(request.e2e_ms or 0.0 for request in played.requests) / 1e3
+    assert (len(played.requests), played.failed) == (12, 0)
+    assert open_s / played.duration_s == pytest.approx(4, rel=0.2)
+
+
 def test_a_timed_file_is_replayed_once_at_its_own_times(mock: loadmock.Mock, tmp_path: Path) -> None:
     mock.set()
     path = tmp_path / "timed.jsonl"
