@@ -59,6 +59,7 @@ def test_figures_count_what_was_served_and_name_what_was_not() -> None:
     assert said.failed == (("http_429", 1), ("stall", 1))
     assert (said.requests, said.requests_s, said.tokens_out) == (4, 1.0, 22)
     assert said.ttft_ms == pytest.approx((50.5, 50.9, 50.99))
+    assert said.ttft_intended_ms is not None
     assert said.ttft_intended_ms[0] == pytest.approx(150.5)
     assert said.tokens_per_step == pytest.approx(22 / 12)
     assert said.acceptance_rate == 0.5
@@ -76,6 +77,19 @@ def test_nothing_served_is_a_figure_too() -> None:
     text = bench.text(result(block(0, 0.0, requests=lost)))
     assert "none" in text
     assert "1 refused" in text
+
+
+def test_what_was_not_measured_is_no_zero() -> None:
+    lost = request(0, Outcome.REFUSED, ttft_ms=None, e2e_ms=None, tpot_ms=None, step_gap_ms=(), tokens_out=0, events=0)
+    short = request(1, tpot_ms=None, step_gap_ms=(), tokens_out=1, events=1, drafted=None)
+    nothing, one = (bench.figures(bench.LevelResult(level=block(0).level, blocks=(block(0, requests=(r,)),))) for r in (lost, short))
+    assert (nothing.ttft_ms, nothing.ttft_intended_ms, nothing.e2e_ms, nothing.tokens_per_step) == (None,) * 4
+    assert (one.ttft_ms, one.step_gap_ms, one.time_per_token_ms) == ((51.0, 51.0, 51.0), None, None)
+    for requests, row in (
+        ((lost,), "100.0 .*none +none +none +none +none +1 +1 refused"),
+        ((short,), "51.0/51.0 ms +none +none +1.00 +150 ms +1 +0"),
+    ):
+        assert re.search(row, bench.text(result(block(0, requests=requests))))
 
 
 def test_results_compare_by_block() -> None:

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -38,6 +39,10 @@ HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A token (RFC 9110, 5.6.2)."""
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 """What RFC 9110, 5.5 allows, less the control characters of Latin-1."""
+
+
+Spread: TypeAlias = tuple[float, float, float]
+"""p50, p90, p99."""
 
 
 class LevelResult(Record, frozen=True):
@@ -72,7 +77,8 @@ class BenchResult(Record, frozen=True):
 
 
 class Figures(Record, frozen=True):
-    """One level in numbers. Latencies in ms over the requests that were served; percentiles linear between neighbours."""
+    """One level in numbers. Latencies in ms over the requests that were served; percentiles linear between neighbours, ``None`` where
+    there is nothing to take them of: a step gap needs a second event, a time per token a second token."""
 
     level: Level
     requests: int
@@ -81,17 +87,17 @@ class Figures(Record, frozen=True):
     output_tok_s: Interval | None
     """Over blocks; ``None`` when nothing was served."""
     requests_s: float
-    ttft_ms: tuple[float, float, float]
+    ttft_ms: Spread | None
     """p50, p90, p99, from the actual send."""
-    ttft_intended_ms: tuple[float, float, float]
+    ttft_intended_ms: Spread | None
     """The same from the intended send: differs where the load could not keep its schedule."""
-    step_gap_ms: tuple[float, float, float]
+    step_gap_ms: Spread | None
     """Between two token-bearing events of a stream (other tools call it ITL)."""
-    time_per_token_ms: tuple[float, float, float]
+    time_per_token_ms: Spread | None
     """(E2E - TTFT) / (tokens - tokens of the first event), a figure a request (other tools call it TPOT)."""
-    tokens_per_step: float
+    tokens_per_step: float | None
     """Output tokens / token-bearing events."""
-    e2e_ms: tuple[float, float, float]
+    e2e_ms: Spread | None
     tokens_in: int
     tokens_out: int
     token_source: str
@@ -352,7 +358,7 @@ def figures(done: LevelResult) -> Figures:
         ttft_intended_ms=_spread([r.ttft_ms + (r.sent_s - r.intended_s) * 1e3 for r in served if r.ttft_ms is not None]),
         step_gap_ms=_spread([gap for r in served for gap in r.step_gap_ms]),
         time_per_token_ms=_spread([r.tpot_ms for r in served if r.tpot_ms is not None]),
-        tokens_per_step=tokens_out / events if events else 0.0,
+        tokens_per_step=tokens_out / events if events else None,
         e2e_ms=_spread([r.e2e_ms for r in served if r.e2e_ms is not None]),
         tokens_in=sum(r.tokens_in or 0 for r in served),
         tokens_out=tokens_out,
@@ -367,9 +373,13 @@ def figures(done: LevelResult) -> Figures:
     )
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+def _spread(values: Sequence[float]) -> Spread | None:
     ordered = sorted(values)
-    return measure.percentile(ordered, 0.5), measure.percentile(ordered, 0.9), measure.percentile(ordered, 0.99)
+    return (measure.percentile(ordered, 0.5), measure.percentile(ordered, 0.9), measure.percentile(ordered, 0.99)) if ordered else None
+
+
+def _ends(spread: Spread | None, digits: int) -> str:
+    return f"{spread[0]:.{digits}f}/{spread[2]:.{digits}f} ms" if spread else "none"
 
 
 def text(result: BenchResult) -> str:
@@ -395,11 +405,12 @@ def text(result: BenchResult) -> str:
             (
                 f.level.label,
                 f"{rate.value:.1f} ({rate.low:.1f}-{rate.high:.1f}, n={rate.n})" if rate else "none",
-                f"{f.ttft_ms[0]:.1f}/{f.ttft_ms[2]:.1f} ms",
-                f"{f.step_gap_ms[0]:.2f}/{f.step_gap_ms[2]:.2f} ms",
-                f"{f.time_per_token_ms[0]:.2f}/{f.time_per_token_ms[2]:.2f} ms",
-                f"{f.tokens_per_step:.2f}" + (f" (accepted {f.acceptance_rate:.0%})" if f.acceptance_rate is not None else ""),
-                f"{f.e2e_ms[0]:.0f} ms",
+                _ends(f.ttft_ms, 1),
+                _ends(f.step_gap_ms, 2),
+                _ends(f.time_per_token_ms, 2),
+                (f"{f.tokens_per_step:.2f}" if f.tokens_per_step is not None else "none")
+                + (f" (accepted {f.acceptance_rate:.0%})" if f.acceptance_rate is not None else ""),
+                f"{f.e2e_ms[0]:.0f} ms" if f.e2e_ms else "none",
                 str(f.requests),
                 ", ".join(f"{count} {kind}" for kind, count in f.failed) or "0",
             )
