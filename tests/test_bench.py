@@ -128,6 +128,18 @@ def test_unlike_conditions_are_never_compared() -> None:
     assert "counts in both" in bench.comparison_text((row,))
 
 
+def test_only_blocks_of_the_same_prompts_are_compared() -> None:
+    """A release may deal other prompts to a block of the same settings."""
+    first = result(*(block(number, 100.0 + number) for number in range(3)))
+    others = block(1, 300.0, requests=(request(0), request(7)))
+    (row,) = bench.compare(first, result(block(0, 200.0), others, block(2, 204.0)))
+    assert row.ratio is not None
+    assert (row.ratio.n, row.ratio.value) == (2, pytest.approx(2.0))
+    (none,) = bench.compare(result(block(1)), result(others))
+    assert none.ratio is None
+    assert "with the same prompts" in bench.comparison_text((none,))
+
+
 @pytest.mark.parametrize("style", ["vllm", "sglang"])
 def test_exports_have_the_fields_that_plots_read(style: str, tmp_path: Path) -> None:
     (path,) = bench.export(result(block(0), block(1)), style, tmp_path / "out.json")
@@ -178,6 +190,8 @@ def test_files_are_read_back_and_others_refused(tmp_path: Path) -> None:
         bench.load(path)
     with pytest.raises(ConfigError, match="no such file"):
         bench.load(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        bench.load(tmp_path)
 
 
 def test_rates_and_headers() -> None:

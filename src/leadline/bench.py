@@ -328,6 +328,8 @@ def load(path: Path) -> BenchResult:
         return msgspec.json.decode(path.read_bytes(), type=BenchResult)
     except FileNotFoundError:
         raise ConfigError(place=path, what="no such file", fix="give the file that `leadline bench --out FILE` wrote") from None
+    except OSError as error:
+        raise ConfigError(place=path, what=f"it cannot be read: {error.strerror}", fix="give a file that you may read") from None
     except msgspec.DecodeError as error:
         raise ConfigError(
             place=path, what=f"not a result of leadline bench: {error}", fix=f"files of format {FORMAT} can be read"
@@ -467,15 +469,20 @@ def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
     found = []
     for a in first.levels:
         b = others.get(a.level)
-        left = [(1, block) for block in a.blocks if counts(block)]
-        right = [(2, block) for block in b.blocks if counts(block)] if b is not None else []
-        shared = {block.block for _, block in left} & {block.block for _, block in right}
+        left = {_prompts(block): (1, block) for block in a.blocks if counts(block)}
+        right = {_prompts(block): (2, block) for block in b.blocks if counts(block)} if b is not None else {}
+        shared = [prompts for prompts in left if prompts in right]
         if not shared:
-            found.append(Compared(level=a.level, ratio=None, why="no block of this level counts in both results"))
+            found.append(Compared(level=a.level, ratio=None, why="no block of this level counts in both results with the same prompts"))
             continue
-        ratio = stats.paired_ratio([pair for pair in right if pair[1].block in shared], [pair for pair in left if pair[1].block in shared])
+        ratio = stats.paired_ratio([right[prompts] for prompts in shared], [left[prompts] for prompts in shared])
         found.append(Compared(level=a.level, ratio=ratio))
     return tuple(found)
+
+
+def _prompts(block: BlockResult) -> tuple[int | str, ...]:
+    """What two blocks must share to pair. A release may deal other prompts to a block than the one before did."""
+    return (block.block, *sorted(request.prompt_id for request in block.requests))
 
 
 def _renamed(done: LevelResult, names: Mapping[str, str]) -> LevelResult:
