@@ -199,8 +199,9 @@ def test_rates_and_headers() -> None:
     assert bench.rates(None) == ()
     assert bench.headers(["A: b:c"]) == (("A", "b:c"),)
     for wrong in ("0", "x", "-1"):
-        with pytest.raises(BadLevels):
+        with pytest.raises(BadLevels) as caught:
             bench.rates(wrong)
+        assert "--rate 2,8" in caught.value.next
 
 
 @pytest.mark.parametrize(
@@ -348,6 +349,12 @@ def test_a_timed_file_is_not_played_at_a_rate(tmp_path: Path) -> None:
     assert [level.label for level in bench.planned_levels(settings)] == ["chat c=2", f"{path} at its own times"]
     with pytest.raises(BadWorkload, match="times of its own, and --rate asks for others"):
         bench.run("http://127.0.0.1:9", settings, model="m", rates=(2.0,))
+
+
+def test_a_run_without_a_workload_is_refused() -> None:
+    for rates in ((), (2.0,)):
+        with pytest.raises(BadWorkload, match="no workload is named"):
+            bench.run("http://127.0.0.1:9", msgspec.structs.replace(SETTINGS, workloads=()), model="m", rates=rates)
 
 
 def test_no_level_is_measured_twice() -> None:

@@ -184,6 +184,10 @@ def planned_levels(settings: Measure, rates: Sequence[float] = ()) -> tuple[Leve
             planned += [Level(workload=name, concurrency=0, rate_rps=rate) for rate in rates]
         else:
             planned += levels(msgspec.structs.replace(settings, workloads=(name,)))
+    if not planned:
+        raise BadWorkload(
+            workload="(none)", why="no workload is named", fix="leave --workload out, or name one: see `leadline bench --help`"
+        )
     twice = [level.label for level, count in Counter(planned).items() if count > 1]
     if twice:  # its prompts would be those of the first time, and a prefix cache would answer them
         raise BadLevels(levels=", ".join(level.label for level in planned), why=f"{twice[0]} stands there twice")

@@ -102,7 +102,7 @@ class BadLevels(LeadlineError):
     """levels {levels} cannot be measured: {why}."""
 
     exit_code = 16
-    remedy = "give concurrencies of 1 and more, for example --concurrency 1,4,16"
+    remedy = "give concurrencies of 1 and more, for example --concurrency 1,4,16, or (bench) rates above 0, for example --rate 2,8"
 
 
 class BadWorkload(LeadlineError):
