@@ -285,6 +285,25 @@ def test_what_looks_wrong_and_is_not_is_read() -> None:
     assert [turn.messages[0][1] for (turn,) in sessions] == ["\U0001f600", "a"]
 
 
+def test_sharegpt_is_read_as_it_is_published() -> None:
+    talks = [
+        [],
+        [("gpt", "a")],
+        [("human", "b"), ("bing", "c"), ("user", "d"), ("chatgpt", "e")],
+        [("system", "f"), ("human", "g"), ("bard", "h")],
+    ]
+    entries = [{"id": str(n), "conversations": [{"from": who, "value": said} for who, said in talk]} for n, talk in enumerate(talks)]
+    entries.append({"conversation": [{"content": "i"}, {"content": "j"}]})  # sglang.bench_serving reads either key
+    sessions = promptfile.parse("sharegpt.json", json.dumps(entries)).sessions
+    assert [[turn.messages for turn in session] for session in sessions] == [
+        [(("user", "b"),), (("user", "b"), ("assistant", "c"), ("user", "d"))],
+        [(("system", "f"), ("user", "g"))],
+        [(("user", "i"),)],
+    ]
+    with pytest.raises(BadWorkload, match="holds no prompt"):
+        promptfile.parse("sharegpt.json", json.dumps(entries[:2]))
+
+
 def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:
     pieces = (Path(__file__).parent / "data" / "workload" / "pieces.txt").read_text().split("\n")
 

@@ -3,7 +3,7 @@
 =============== =====================================================================================================
 OpenAI          ``{"messages": [{"role", "content"}...], "max_tokens"?, "tools"?}``, or a batch line with that in ``body``
 ShareGPT        ``{"conversations": [{"from": "human", "value"}, {"from": "gpt", "value"}...]}``: a session, one request a human turn
-sglang custom   ``{"conversations": [{"content": prompt}, {"content": answer}]}``
+sglang custom   ``{"conversations": [{"content": prompt}, {"content": answer}]}``, or ``conversation``
 vllm custom     ``{"prompt": text, "output_tokens"?: n}``
 replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at that time; lines with one ``"session"`` follow each other,
                 ``"delay_s"`` after the answer before, or at their own time if that is later
@@ -11,7 +11,8 @@ replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at th
 
 In a session every request carries the *recorded* answers, never the measured ones, so that all candidates get equal prompts.
 A recorded answer that only calls tools (no ``content``) is sent with an empty text: turns go on alternating, and the calls themselves are
-left out. A token limit below 1, which some servers take for none, counts as not given.
+left out. A conversation in which nobody asks holds no request (the other tools pass over it as well). A token limit below 1, which some
+servers take for none, counts as not given.
 """
 
 from __future__ import annotations
@@ -167,7 +168,8 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
     for number, value in _values(name, text):
         turns, session = _turns(name, number, value)
         _check_sendable(name, number, turns)
-        sessions.setdefault(session or f"#{number}", []).extend(turns)
+        if turns:
+            sessions.setdefault(session or f"#{number}", []).extend(turns)
     if not sessions:
         raise BadWorkload(workload=name, why="the file holds no prompt", fix="put one JSON object a line into it")
     found = PromptFile(
@@ -248,17 +250,17 @@ def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn]
         return [Turn(messages=tuple(messages), at_s=at_s, **shared)], label  # type: ignore[arg-type]
     if isinstance(value.get("prompt"), str):
         return [Turn(messages=(("user", str(value["prompt"])),), at_s=at_s, **shared)], label  # type: ignore[arg-type]
-    if isinstance(value.get("conversations"), list):
-        messages = [_message(name, number, item, index) for index, item in enumerate(_list(value["conversations"]))]
+    talk = value.get("conversations", value.get("conversation"))
+    if isinstance(talk, list):
+        messages = [_message(name, number, item, index) for index, item in enumerate(talk)]
         asked = [index for index, (role, _) in enumerate(messages) if role == "user"]
-        if asked:
-            return [
-                Turn(messages=tuple(messages[: index + 1]), at_s=at_s if index == asked[0] else None, **shared)  # type: ignore[arg-type]
-                for index in asked
-            ], label
+        return [
+            Turn(messages=tuple(messages[: index + 1]), at_s=at_s if index == asked[0] else None, **shared)  # type: ignore[arg-type]
+            for index in asked
+        ], label
     raise BadWorkload(
         workload=name,
-        why=f"entry {number} has neither messages, prompt nor conversations with a user's turn (its keys: {', '.join(sorted(value)) or 'none'})",
+        why=f"entry {number} has neither messages, prompt nor conversations (its keys: {', '.join(sorted(value)) or 'none'})",
         fix='write for example {"messages": [{"role": "user", "content": "..."}]}',
     )
 
@@ -271,6 +273,7 @@ _ROLES = {
     "assistant": "assistant",
     "chatgpt": "assistant",
     "bard": "assistant",
+    "bing": "assistant",
     "system": "system",
 }
 
