@@ -116,3 +116,9 @@ def test_a_process_without_its_standard_streams_does_its_work(closed: str) -> No
     done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
     assert done.returncode == NotServing.exit_code, done.stderr
     assert ("NotServing" in done.stdout, "NotServing" in done.stderr) == (closed == "2>&-", closed == ">&-")
+
+
+def test_a_terminal_does_not_obey_what_a_server_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli._complain(NotServing(url="http://h", why="HTTP 500: \x1b[2J\x07\r\x9b\u202eno\n\tm\u00f6re", fix="look"))
+    assert "HTTP 500: \\x1b[2J\\x07\\r\\x9b\\u202eno\n\tm\u00f6re\n" in capsys.readouterr().err

@@ -555,6 +555,7 @@ def _leave(error: LeadlineError, arguments: list[str]) -> NoReturn:
 
 
 def _complain(error: LeadlineError) -> NoReturn:
-    """Message and next step on stderr; ends the process."""
-    sys.stderr.write(f"error: {error.message}\n next: {error.next}\n ({error.id}, exit {error.exit_code})\n")
+    """Message and next step on stderr; ends the process. What a server said may stand in it: a terminal must not obey that."""
+    text = f"error: {error.message}\n next: {error.next}\n ({error.id}, exit {error.exit_code})\n"
+    sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
     sys.exit(error.exit_code)
