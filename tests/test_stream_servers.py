@@ -160,9 +160,15 @@ def interim(peer: socket.socket, number: int) -> bool:
     return True
 
 
+def spelt_otherwise(peer: socket.socket, number: int) -> bool:
+    head = b"HTTP/1.1 200\r\nCONTENT-TYPE:Text/Event-Stream; charset=UTF-8\r\nTransfer-Encoding:  Chunked \r\n\r\n"
+    peer.sendall(head + chunk(EVENT) * 4 + chunk(LAST) + b"0\r\n\r\n")
+    return True
+
+
 @pytest.mark.parametrize(
     "script",
-    [chunked, trailers, late_trailers, one_line_end_too_many, with_length, until_close, says_close, byte_by_byte, interim],
+    [chunked, trailers, late_trailers, one_line_end_too_many, with_length, until_close, says_close, byte_by_byte, interim, spelt_otherwise],
 )
 def test_every_framing_is_read(script: Script) -> None:
     with serving(script) as server:

@@ -352,7 +352,7 @@ def reduce(traces: Sequence[RequestTrace], asked: Sequence[Asked], *, start_ns: 
 def _answered(trace: RequestTrace) -> _Answered:
     raw, stream, rest = trace.raw, _Stream(), b""
     answer = wire.response(raw, closed=trace.how in ("eof", "reset", "complete")) if raw else None
-    streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip() == "text/event-stream"
+    streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip().lower() == "text/event-stream"
     if answer is not None and answer.regular_at >= 0 and not (streamed and stream.take_regular(raw, answer.regular_at)):
         answer = wire.response(raw, closed=True, regular=False)
     if answer is not None and answer.regular_at < 0 and streamed:
