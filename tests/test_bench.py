@@ -351,6 +351,18 @@ def test_a_timed_file_is_not_played_at_a_rate(tmp_path: Path) -> None:
         bench.run("http://127.0.0.1:9", settings, model="m", rates=(2.0,))
 
 
+def test_a_file_that_lasts_longer_than_a_level_is_refused(tmp_path: Path) -> None:
+    """What was not sent by then would count as failed."""
+    path = tmp_path / "timed.jsonl"
+    lines = [{"prompt": "a", "at_s": 7000, "session": 1}, {"prompt": "b", "at_s": 7061, "session": 1}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), level_limit_s=60)
+    with pytest.raises(BadWorkload, match="last time is 61 s after its first, and a level ends after 60 s") as caught:
+        bench.run("http://127.0.0.1:9", settings, model="m")
+    assert "measure.level_limit_s" in caught.value.next
+    assert len(bench.planned_levels(msgspec.structs.replace(settings, level_limit_s=61))) == 1
+
+
 def test_a_run_without_a_workload_is_refused() -> None:
     for rates in ((), (2.0,)):
         with pytest.raises(BadWorkload, match="no workload is named"):

@@ -179,6 +179,10 @@ def planned_levels(settings: Measure, rates: Sequence[float] = ()) -> tuple[Leve
             if rates:
                 why = "it has times of its own, and --rate asks for others"
                 raise BadWorkload(workload=name, why=why, fix="leave --rate out, or take at_s and timestamp out of the file")
+            last_s = max(prompt.due_s or 0.0 for prompt in measure.prompts_of(name, settings, block=0, count=1))
+            if last_s > settings.level_limit_s:
+                why = f"its last time is {last_s:.0f} s after its first, and a level ends after {settings.level_limit_s:g} s"
+                raise BadWorkload(workload=name, why=why, fix="raise measure.level_limit_s in leadline.toml, or cut the file")
             planned.append(Level(workload=name, concurrency=0))
         elif rates:
             planned += [Level(workload=name, concurrency=0, rate_rps=rate) for rate in rates]
