@@ -252,9 +252,20 @@ def redirected(peer: socket.socket, number: int) -> bool:
     return True
 
 
+def json_after_all(peer: socket.socket, number: int) -> bool:
+    body = b'{"error": {"message": "streaming is not supported"}}'
+    peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    return True
+
+
 @pytest.mark.parametrize(
     ("script", "outcome", "detail"),
     [
+        (
+            json_after_all,
+            Outcome.MALFORMED_SSE,
+            'content type \'application/json\' where text/event-stream was asked for: {"error": {"message": "streaming is not supported"}}',
+        ),
         (packed, Outcome.MALFORMED_SSE, "content encoding 'gzip' where none was asked for"),
         (redirected, Outcome.HTTP_ERROR, "HTTP 307 to https://elsewhere.example/v1/, which is not followed: "),
     ],

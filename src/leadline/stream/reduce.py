@@ -582,16 +582,20 @@ _CUT = ("abort", "error")
 """Values of ``finish_reason`` by which vLLM (``v1/engine/__init__.py``) and SGLang say that they broke a request off."""
 
 
+def _body(answer: wire.Response) -> str:
+    """How it begins."""
+    return b"".join(piece.data for piece in answer.pieces)[:300].decode("utf-8", "replace")
+
+
 def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked) -> tuple[Outcome, str]:
     """How a request ended. What the server said comes before how the connection ended, for it says more."""
     answer, stream, streamed, rest = answered
     if answer is not None and (answer.fault or trace.how == "malformed"):
         return Outcome.MALFORMED_HTTP, answer.fault or "chunk size is not hexadecimal"
     if answer is not None and answer.status is not None and answer.status != 200:
-        body = b"".join(piece.data for piece in answer.pieces)[:300].decode("utf-8", "replace")
         more = f" (retry-after {answer.retry_after})" if answer.retry_after else ""
         more += f" to {answer.location}, which is not followed" if answer.location else ""
-        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{more}: {body}"
+        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{more}: {_body(answer)}"
     if answer is not None and answer.encoding not in ("", "identity"):
         return Outcome.MALFORMED_SSE, f"content encoding {answer.encoding!r} where none was asked for"
     if stream.error:
@@ -605,7 +609,7 @@ def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked
     if answer is None or not answer.complete:
         return Outcome.EARLY_EOF, f"connection closed after {len(trace.raw)} bytes, {len(stream.times_at)} events"
     if not streamed:
-        return Outcome.MALFORMED_SSE, f"content type {answer.content_type!r} where text/event-stream was asked for"
+        return Outcome.MALFORMED_SSE, f"content type {answer.content_type!r} where text/event-stream was asked for: {_body(answer)}"
     if rest.strip():
         return Outcome.MALFORMED_SSE, f"the stream ends inside an event: {rest[:120].decode('utf-8', 'replace')}"
     if stream.finish is None and not stream.done:
