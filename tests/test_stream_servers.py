@@ -296,6 +296,18 @@ def test_a_rehearsal_leaves_connections_and_nothing_else(script: Script, process
             assert result.client.reconnects == 0
 
 
+def test_a_key_does_not_lie_on_the_disk_while_the_load_rehearses(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def looks(peer: socket.socket, number: int) -> bool:
+        seen.append(sorted(path.name for path in tmp_path.glob("*/*")))
+        return chunked(peer, number)
+
+    with serving(looks) as server:
+        play(server, 2, rehearsed=1, headers=(("Authorization", "Bearer k"),), keep=str(tmp_path))
+    assert seen == [["load-0.trace"]] * 3
+
+
 def test_when_a_whole_rehearsal_fails_nothing_is_played() -> None:
     with serving(says_nothing) as server:
         with pytest.raises(NotServing, match="all 3 warm-up requests failed: early_eof"):

@@ -183,7 +183,6 @@ class _Process:
         """Connected and rehearsed. A process that ends instead says why with its status, which :meth:`trace` reads."""
         assert self._child.stdout is not None
         os.read(self._child.stdout.fileno(), 1)
-        self._plan.unlink(missing_ok=True)  # it has been read, and the headers in it may hold a key
 
     def start(self, at_ns: int) -> None:
         assert self._child.stdin is not None

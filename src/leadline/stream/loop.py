@@ -9,7 +9,7 @@ difference is this process's own lag.
 When every connection is there, and what is to be rehearsed has been played on them, it says ``r`` on standard output and waits
 for a line on standard input: the monotonic ns at which to start, 0 = now. Then it says one ``.`` for each request that ended.
 
-PLAN is one line of JSON (:class:`~leadline.stream.plan.Plan` writes it) followed by the bytes of all requests.  TRACE is
+PLAN is one line of JSON (:class:`~leadline.stream.plan.Plan` writes it) followed by the bytes of all requests; it is removed once read.  TRACE is
 a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
 
 === ==========================================================================================================
@@ -788,7 +788,9 @@ def tls_context(options: dict[str, Any]) -> Any:
 
 if __name__ == "__main__":
     try:
-        Loop(sys.argv[1], sys.argv[2]).run()
+        player = Loop(sys.argv[1], sys.argv[2])
+        os.unlink(sys.argv[1])  # the headers in it may hold a key, and whoever wrote it may be killed before it can
+        player.run()
     except OSError as problem:
         if problem.errno not in NO_SPACE:
             raise
