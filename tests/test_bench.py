@@ -21,7 +21,7 @@ import pytest
 import loadmock
 from leadline import bench, measure
 from leadline.config import Measure, levels
-from leadline.errors import BadLevels, BadTarget, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
+from leadline.errors import BadLevels, BadTarget, BadWorkload, ConfigError, Interrupted, LeadlineError, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
 
 SETTINGS = Measure(concurrency=(2,), max_tokens=8, max_blocks=2, idle_timeout_s=5)
@@ -539,6 +539,16 @@ def test_an_interrupted_run_says_what_is_true(mock: loadmock.Mock, tmp_path: Pat
     assert "--out" in said
     assert "journal" not in said
     assert len(bench.load(tmp_path / "out.json").levels[0].blocks) == 1
+
+
+@pytest.mark.parametrize(("more", "error"), [(("--workload", "none.jsonl"), BadWorkload), (("--rate", "2,2"), BadLevels)])
+def test_nothing_is_started_for_what_cannot_be_measured(more: tuple[str, ...], error: type[LeadlineError], tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "leadline", "bench", *more, f'process:{sys.executable} -c \'open("started", "w")\'']
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "LEADLINE_HOME": str(tmp_path)}
+    )
+    assert done.returncode == error.exit_code, done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("word", [signal.SIGHUP, signal.SIGTERM])

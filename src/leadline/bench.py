@@ -141,7 +141,6 @@ def run(
     """
     endpoint(url)
     planned = planned_levels(settings, rates)
-    measure.check_prompts(planned, settings, blocks=1)
     at_s = time.time()
     if not options.salt:  # the server may still hold the prompts of the last run
         options = msgspec.structs.replace(options, salt=f"{at_s:.6f}")
@@ -172,7 +171,10 @@ def run(
 
 
 def planned_levels(settings: Measure, rates: Sequence[float] = ()) -> tuple[Level, ...]:
-    """Every workload at every concurrency, or at every rate; a file with times at those alone. Raises BadLevels, BadWorkload."""
+    """Every workload at every concurrency, or at every rate; a file with times at those alone.
+
+    Raises BadLevels, and BadWorkload unless there are prompts for a block of each.
+    """
     planned: list[Level] = []
     for name in settings.workloads:
         if measure.is_file(name) and measure.prompt_file(name).timed:
@@ -195,6 +197,7 @@ def planned_levels(settings: Measure, rates: Sequence[float] = ()) -> tuple[Leve
     twice = [level.label for level, count in Counter(planned).items() if count > 1]
     if twice:  # its prompts would be those of the first time, and a prefix cache would answer them
         raise BadLevels(levels=", ".join(level.label for level in planned), why=f"{twice[0]} stands there twice")
+    measure.check_prompts(planned, settings, blocks=1)
     return tuple(planned)
 
 
