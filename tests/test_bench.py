@@ -6,6 +6,7 @@ import http.server
 import json
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 import loadmock
 from leadline import bench, cli, measure
 from leadline.config import Measure, levels
-from leadline.errors import BadLevels, BadWorkload, ConfigError, Interrupted, NotServing, OtherConditions
+from leadline.errors import BadLevels, BadTarget, BadWorkload, ConfigError, Interrupted, LeadlineError, NotServing, OtherConditions
 from leadline.records import BlockResult, ClientHealth, Level, Outcome, RequestResult
 
 SETTINGS = Measure(concurrency=(2,), max_tokens=8, max_blocks=2, idle_timeout_s=5)
@@ -58,6 +59,7 @@ def test_figures_count_what_was_served_and_name_what_was_not() -> None:
     assert said.failed == (("http_429", 1), ("stall", 1))
     assert (said.requests, said.requests_s, said.tokens_out) == (4, 1.0, 22)
     assert said.ttft_ms == pytest.approx((50.5, 50.9, 50.99))
+    assert said.ttft_intended_ms is not None
     assert said.ttft_intended_ms[0] == pytest.approx(150.5)
     assert said.tokens_per_step == pytest.approx(22 / 12)
     assert said.acceptance_rate == 0.5
@@ -75,6 +77,19 @@ def test_nothing_served_is_a_figure_too() -> None:
     text = bench.text(result(block(0, 0.0, requests=lost)))
     assert "none" in text
     assert "1 refused" in text
+
+
+def test_what_was_not_measured_is_no_zero() -> None:
+    lost = request(0, Outcome.REFUSED, ttft_ms=None, e2e_ms=None, tpot_ms=None, step_gap_ms=(), tokens_out=0, events=0)
+    short = request(1, tpot_ms=None, step_gap_ms=(), tokens_out=1, events=1, drafted=None)
+    nothing, one = (bench.figures(bench.LevelResult(level=block(0).level, blocks=(block(0, requests=(r,)),))) for r in (lost, short))
+    assert (nothing.ttft_ms, nothing.ttft_intended_ms, nothing.e2e_ms, nothing.tokens_per_step) == (None,) * 4
+    assert (one.ttft_ms, one.step_gap_ms, one.time_per_token_ms) == ((51.0, 51.0, 51.0), None, None)
+    for requests, row in (
+        ((lost,), "100.0 .*none +none +none +none +none +1 +1 refused"),
+        ((short,), "51.0/51.0 ms +none +none +1.00 +150 ms +1 +0"),
+    ):
+        assert re.search(row, bench.text(result(block(0, requests=requests))))
 
 
 def test_results_compare_by_block() -> None:
@@ -113,6 +128,18 @@ def test_unlike_conditions_are_never_compared() -> None:
     assert "counts in both" in bench.comparison_text((row,))
 
 
+def test_only_blocks_of_the_same_prompts_are_compared() -> None:
+    """A release may deal other prompts to a block of the same settings."""
+    first = result(*(block(number, 100.0 + number) for number in range(3)))
+    others = block(1, 300.0, requests=(request(0), request(7)))
+    (row,) = bench.compare(first, result(block(0, 200.0), others, block(2, 204.0)))
+    assert row.ratio is not None
+    assert (row.ratio.n, row.ratio.value) == (2, pytest.approx(2.0))
+    (none,) = bench.compare(result(block(1)), result(others))
+    assert none.ratio is None
+    assert "with the same prompts" in bench.comparison_text((none,))
+
+
 @pytest.mark.parametrize("style", ["vllm", "sglang"])
 def test_exports_have_the_fields_that_plots_read(style: str, tmp_path: Path) -> None:
     (path,) = bench.export(result(block(0), block(1)), style, tmp_path / "out.json")
@@ -124,6 +151,28 @@ def test_exports_have_the_fields_that_plots_read(style: str, tmp_path: Path) -> 
     assert said["mean_tpot_ms"] == 10.0
     assert said["median_itl_ms"] == 20.0
     assert ("mean_e2el_ms" if style == "vllm" else "mean_e2e_latency_ms") in said
+
+
+@pytest.mark.parametrize("style", ["vllm", "sglang"])
+def test_the_lists_of_an_export_add_up(style: str, tmp_path: Path) -> None:
+    """The plots of those tools lay requests on one time line by ``start_times`` and sum the lengths."""
+    mixed = (request(0), request(1, Outcome.RESET, tokens_out=7))
+    (path,) = bench.export(result(block(0, requests=mixed), block(1), block(2)), style, tmp_path / "out.json")
+    said = json.loads(path.read_text())
+    assert said["start_times"] == pytest.approx([0.1, 0.1, 2.1, 2.1, 4.1, 4.1])
+    assert said["output_lens"] == [11, 0, 11, 11, 11, 11]
+    assert (sum(said["output_lens"]), said["duration"]) == (said["total_output_tokens"], 6.0)
+    assert max(start + took for start, took in zip(said["start_times"], said["latencies"], strict=True)) <= said["duration"]
+    assert said["p95_ttft_ms"] == pytest.approx(51.0)
+    assert said.get("max_itl_ms") == (20.0 if style == "sglang" else None)
+
+
+def test_every_level_is_exported_to_a_file_of_its_own(tmp_path: Path) -> None:
+    names = ("chat", "/old/mine.jsonl", "/new/mine.jsonl")
+    done = tuple(bench.LevelResult(level=Level(workload=name, concurrency=2), blocks=(block(0),)) for name in names)
+    written = bench.export(msgspec.structs.replace(result(block(0)), levels=done), "vllm", tmp_path / "out.json")
+    assert [path.name for path in written] == ["out-chat-c=2.json", "out-mine.jsonl-c=2.json", "out-mine.jsonl-c=2-3.json"]
+    assert [json.loads(path.read_text())["dataset_name"] for path in written] == list(names)
 
 
 def test_exports_are_read_and_an_unknown_one_is_refused() -> None:
@@ -141,6 +190,8 @@ def test_files_are_read_back_and_others_refused(tmp_path: Path) -> None:
         bench.load(path)
     with pytest.raises(ConfigError, match="no such file"):
         bench.load(tmp_path / "none.json")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        bench.load(tmp_path)
 
 
 def test_rates_and_headers() -> None:
@@ -148,8 +199,9 @@ def test_rates_and_headers() -> None:
     assert bench.rates(None) == ()
     assert bench.headers(["A: b:c"]) == (("A", "b:c"),)
     for wrong in ("0", "x", "-1"):
-        with pytest.raises(BadLevels):
+        with pytest.raises(BadLevels) as caught:
             bench.rates(wrong)
+        assert "--rate 2,8" in caught.value.next
 
 
 @pytest.mark.parametrize(
@@ -233,6 +285,9 @@ def test_a_block_in_which_nothing_was_served_ends_the_level(monkeypatch: pytest.
 
 
 def test_nobody_there() -> None:
+    with pytest.raises(BadTarget, match="ops@h") as caught:
+        bench.run("http://ops@h.invalid", SETTINGS)
+    assert "--header" in caught.value.next
     with pytest.raises(NotServing, match=r"did not answer: .*refused"):
         bench.run("http://127.0.0.1:9", SETTINGS)
     with pytest.raises(NotServing, match="warm-up requests failed: refused"):
@@ -299,20 +354,76 @@ def test_a_file_that_is_used_up_ends_the_level(mock: loadmock.Mock, tmp_path: Pa
         measure.check_prompts(levels(settings), settings, blocks=settings.max_blocks)
 
 
+def test_sessions_keep_as_many_requests_open_as_the_level_says(mock: loadmock.Mock, tmp_path: Path) -> None:
+    mock.set(itl=20_000)
+    path = tmp_path / "talks.jsonl"
+    talks = [[("human", f"{talk}.0"), ("gpt", "a"), ("human", f"{talk}.1"), ("gpt", "b"), ("human", f"{talk}.2")] for talk in range(8)]
+    path.write_text("".join(json.dumps({"conversations": [{"from": who, "value": said} for who, said in talk]}) + "\n" for talk in talks))
+    settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), concurrency=(4,), max_blocks=1)
+    (played,) = bench.run(mock.url, settings).levels[0].blocks
+    open_s = sum(request.e2e_ms or 0.0 for request in played.requests) / 1e3
+    assert (len(played.requests), played.failed) == (12, 0)
+    assert open_s / played.duration_s == pytest.approx(4, rel=0.2)
+
+
 def test_a_timed_file_is_replayed_once_at_its_own_times(mock: loadmock.Mock, tmp_path: Path) -> None:
     mock.set()
     path = tmp_path / "timed.jsonl"
     path.write_text("".join(json.dumps({"prompt": f"Question {number}?", "at_s": 7 + 0.1 * number}) + "\n" for number in range(6)))
     settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), cache="production", max_blocks=12)
-    level = bench.run(mock.url, settings).levels[0]
+    found = bench.run(mock.url, msgspec.structs.replace(settings, concurrency=(1, 2)))
+    (level,) = found.levels
+    assert level.level.label == f"{path} at its own times", "however many are open at once follows from the file"
     assert (level.stop, len(level.blocks)) == ("prompts", 1)
+    assert bench.exported(found, level, "sglang")["request_rate"] == "trace"
     intended = [request.intended_s - level.blocks[0].requests[0].intended_s for request in level.blocks[0].requests]
     assert intended == pytest.approx([0.1 * number for number in range(6)], abs=1e-3)
     assert len(bench.run(mock.url, msgspec.structs.replace(settings, cache="cold", max_blocks=2)).levels[0].blocks) == 2
 
 
+def test_a_timed_file_is_not_played_at_a_rate(tmp_path: Path) -> None:
+    path = tmp_path / "timed.jsonl"
+    path.write_text('{"prompt": "a", "at_s": 0}\n{"prompt": "b", "at_s": 1}\n')
+    settings = msgspec.structs.replace(SETTINGS, workloads=("chat", str(path)))
+    assert [level.label for level in bench.planned_levels(settings)] == ["chat c=2", f"{path} at its own times"]
+    with pytest.raises(BadWorkload, match="times of its own, and --rate asks for others"):
+        bench.run("http://127.0.0.1:9", settings, model="m", rates=(2.0,))
+
+
+def test_a_file_that_lasts_longer_than_a_level_is_refused(tmp_path: Path) -> None:
+    """What was not sent by then would count as failed."""
+    path = tmp_path / "timed.jsonl"
+    lines = [{"prompt": "a", "at_s": 7000, "session": 1}, {"prompt": "b", "at_s": 7061, "session": 1}]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = msgspec.structs.replace(SETTINGS, workloads=(str(path),), level_limit_s=60)
+    with pytest.raises(BadWorkload, match="last time is 61 s after its first, and a level ends after 60 s") as caught:
+        bench.run("http://127.0.0.1:9", settings, model="m")
+    assert "measure.level_limit_s" in caught.value.next
+    assert len(bench.planned_levels(msgspec.structs.replace(settings, level_limit_s=61))) == 1
+
+
+def test_a_run_without_a_workload_is_refused() -> None:
+    for rates in ((), (2.0,)):
+        with pytest.raises(BadWorkload, match="no workload is named"):
+            bench.run("http://127.0.0.1:9", msgspec.structs.replace(SETTINGS, workloads=()), model="m", rates=rates)
+
+
+def test_no_level_is_measured_twice() -> None:
+    """Its second time would ask what the first has left in the server's cache."""
+    with pytest.raises(BadLevels, match="chat 2/s stands there twice"):
+        bench.run("http://127.0.0.1:9", SETTINGS, model="m", rates=(2.0, 8.0, 2.0))
+    with pytest.raises(BadLevels, match="chat c=2 stands there twice"):
+        bench.run("http://127.0.0.1:9", msgspec.structs.replace(SETTINGS, workloads=("chat", "chat")), model="m")
+
+
 @pytest.mark.parametrize(
-    ("status", "body", "why"), [(401, b"", "answered 401"), (200, b"{}", "names no model"), (200, b"<p>", "names no model")]
+    ("status", "body", "why"),
+    [
+        (401, b"", "answered 401"),
+        (307, b"", "answered 307 to /elsewhere, which is not followed"),
+        (200, b"{}", "names no model"),
+        (200, b"<p>", "names no model"),
+    ],
 )
 def test_a_server_that_names_no_model(status: int, body: bytes, why: str) -> None:
     asked: list[str | None] = []
@@ -321,6 +432,8 @@ def test_a_server_that_names_no_model(status: int, body: bytes, why: str) -> Non
         def do_GET(self) -> None:
             asked.append(self.headers["authorization"])
             self.send_response(status)
+            if status == 307:
+                self.send_header("location", "/elsewhere")
             self.end_headers()
             self.wfile.write(body)
 
@@ -573,6 +686,32 @@ def test_an_interrupted_run_says_what_is_true(mock: loadmock.Mock, tmp_path: Pat
     assert "--out" in said
     assert "journal" not in said
     assert len(bench.load(tmp_path / "out.json").levels[0].blocks) == 1
+
+
+@pytest.mark.parametrize(("more", "error"), [(("--workload", "none.jsonl"), BadWorkload), (("--rate", "2,2"), BadLevels)])
+def test_nothing_is_started_for_what_cannot_be_measured(more: tuple[str, ...], error: type[LeadlineError], tmp_path: Path) -> None:
+    argv = [sys.executable, "-m", "leadline", "bench", *more, f'process:{sys.executable} -c \'open("started", "w")\'']
+    done = subprocess.run(
+        argv, capture_output=True, text=True, check=False, cwd=tmp_path, env={**os.environ, "LEADLINE_HOME": str(tmp_path)}
+    )
+    assert done.returncode == error.exit_code, done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("word", [signal.SIGHUP, signal.SIGTERM])
+def test_whatever_ends_a_run_leaves_no_temporary_files(mock: loadmock.Mock, tmp_path: Path, word: signal.Signals) -> None:
+    if signal.getsignal(word) is signal.SIG_IGN:
+        pytest.skip("what is ignored here is ignored by what is started here")
+    mock.set(itl=50_000)
+    with subprocess.Popen([*ARGV, mock.url], stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(tmp_path)}) as running:
+        limit = time.monotonic() + 20
+        while not list(tmp_path.glob("leadline-load-*/*.trace")) and time.monotonic() < limit:
+            time.sleep(0.02)
+        running.send_signal(word)
+        assert running.stderr is not None
+        assert "nothing was changed" in running.stderr.read()
+    assert running.returncode == Interrupted.exit_code
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_command_is_run_for_the_purpose_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

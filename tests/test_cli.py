@@ -14,7 +14,7 @@ import typer.main
 
 from leadline import bench, cli, doctor, following, verbs
 from leadline.cli import gather_process
-from leadline.errors import Interrupted
+from leadline.errors import DiskFull, Interrupted, LeadlineError, NotServing
 
 GROUP = typer.main.get_command(cli.app)
 VERBS = sorted(GROUP.commands)  # type: ignore[attr-defined]
@@ -143,3 +143,34 @@ def test_what_only_reads_touched_nothing_when_it_is_interrupted(tmp_path: Path, 
             _, said = running.communicate(timeout=30)
     assert running.returncode == Interrupted.exit_code
     assert UNTOUCHED in said
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(("argv", "status"), [(("bench", "--help"), DiskFull), (("bench", "http://127.0.0.1:9", "--json"), NotServing)])
+def test_output_that_finds_no_room_is_no_defect(argv: tuple[str, ...], status: type[LeadlineError], unbuffered: str) -> None:
+    """The interpreter would try once more when it ends, and leave with a status of its own."""
+    with open("/dev/full", "w", encoding="ascii") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "leadline", *argv],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert (done.returncode, done.stderr.count("\n")) == (status.exit_code, 3), done.stderr
+    assert status.__name__ in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["2>&-", ">&-", "<&- >&- 2>&-"])
+def test_a_process_without_its_standard_streams_does_its_work(closed: str) -> None:
+    command = f'exec "$0" -m leadline bench http://127.0.0.1:9 --json {closed}'
+    done = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert done.returncode == NotServing.exit_code, done.stderr
+    assert ("NotServing" in done.stdout, "NotServing" in done.stderr) == (closed == "2>&-", closed == ">&-")
+
+
+def test_a_terminal_does_not_obey_what_a_server_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        cli._complain(NotServing(url="http://h", why="HTTP 500: \x1b[2J\x07\r\x9b\u202eno\n\tm\u00f6re", fix="look"))
+    assert "HTTP 500: \\x1b[2J\\x07\\r\\x9b\\u202eno\n\tm\u00f6re\n" in capsys.readouterr().err

@@ -17,6 +17,7 @@ import pytest
 import loadmock
 from leadline import measure, stream, workload
 from leadline.config import Measure
+from leadline.errors import DiskFull
 from leadline.records import BlockResult, Level, Outcome
 from leadline.stream import loop
 from leadline.stream import plan as planning
@@ -287,6 +288,18 @@ def test_a_send_that_fails_leaves_the_end_to_the_reads(mock: loadmock.Mock, tmp_
         playing.epoll.register(flow.fd)
         playing.send(flow)
     assert flow.out == b""
+
+
+def test_a_disk_without_room_for_the_trace_is_told_as_that(mock: loadmock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = stream._write_private
+
+    def onto_a_full_disk(path: Path, data: bytes) -> None:
+        path.symlink_to("/dev/full") if path.suffix == ".trace" else write(path, data)
+
+    mock.set()
+    monkeypatch.setattr(stream, "_write_private", onto_a_full_disk)
+    with pytest.raises(DiskFull, match=r"load-0\.trace"):
+        stream.play(stream.Plan(planning.endpoint(mock.url), tuple(_shots(1)), connections=1))
 
 
 def test_a_warm_pass_has_as_many_load_processes(mock: loadmock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:

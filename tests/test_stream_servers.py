@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import socket
 import ssl
 import threading
@@ -159,9 +160,15 @@ def interim(peer: socket.socket, number: int) -> bool:
     return True
 
 
+def spelt_otherwise(peer: socket.socket, number: int) -> bool:
+    head = b"HTTP/1.1 200\r\nCONTENT-TYPE:Text/Event-Stream; charset=UTF-8\r\nTransfer-Encoding:  Chunked \r\n\r\n"
+    peer.sendall(head + chunk(EVENT) * 4 + chunk(LAST) + b"0\r\n\r\n")
+    return True
+
+
 @pytest.mark.parametrize(
     "script",
-    [chunked, trailers, late_trailers, one_line_end_too_many, with_length, until_close, says_close, byte_by_byte, interim],
+    [chunked, trailers, late_trailers, one_line_end_too_many, with_length, until_close, says_close, byte_by_byte, interim, spelt_otherwise],
 )
 def test_every_framing_is_read(script: Script) -> None:
     with serving(script) as server:
@@ -195,6 +202,8 @@ def test_an_event_came_when_its_own_bytes_did() -> None:
         (b'data: {"object": "error", "message": "boom", "code": 500}\n\ndata: [DONE]\n\n', "boom"),
         (b'event: error\ndata: {"message": "boom"}\n\n', "boom"),
         (b'error: {"code": 500, "message": "boom"}\n\n', "boom"),
+        (b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "abort"}]}\n\n' + LAST, "finish_reason abort after 2 events"),
+        (b'data: {"choices": [{"index": 0, "delta": {}, "finish_reason": "error"}]}\n\n' + LAST, "finish_reason error after 2 events"),
     ],
 )
 def test_a_failure_inside_a_stream_is_told(said: bytes, detail: str) -> None:
@@ -232,6 +241,42 @@ def test_what_is_no_answer_is_called_so(script: Script, outcome: Outcome) -> Non
         assert max(request.sent_s for request in result.requests) < SETTINGS.idle_timeout_s, "the first was not waited for"
 
 
+def packed(peer: socket.socket, number: int) -> bool:
+    body = gzip.compress(EVENT * 4 + LAST)
+    peer.sendall(SSE + b"content-encoding: gzip\r\ntransfer-encoding: chunked\r\n\r\n" + chunk(body) + b"0\r\n\r\n")
+    return True
+
+
+def redirected(peer: socket.socket, number: int) -> bool:
+    peer.sendall(b"HTTP/1.1 307 Temporary Redirect\r\nlocation: https://elsewhere.example/v1/\r\ncontent-length: 0\r\n\r\n")
+    return True
+
+
+def json_after_all(peer: socket.socket, number: int) -> bool:
+    body = b'{"error": {"message": "streaming is not supported"}}'
+    peer.sendall(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n" % len(body) + body)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("script", "outcome", "detail"),
+    [
+        (
+            json_after_all,
+            Outcome.MALFORMED_SSE,
+            'content type \'application/json\' where text/event-stream was asked for: {"error": {"message": "streaming is not supported"}}',
+        ),
+        (packed, Outcome.MALFORMED_SSE, "content encoding 'gzip' where none was asked for"),
+        (redirected, Outcome.HTTP_ERROR, "HTTP 307 to https://elsewhere.example/v1/, which is not followed: "),
+    ],
+)
+def test_why_an_answer_is_of_no_use_is_told(script: Script, outcome: Outcome, detail: str) -> None:
+    with serving(script) as server:
+        (request,) = play(server, 1).requests
+        assert (request.outcome, request.detail) == (outcome, detail)
+        assert b"accept-encoding: identity" in server.requests[0].lower()
+
+
 def hangs_up(peer: socket.socket, number: int) -> bool:
     """Ends a connection that it promised to keep, as llama-server does."""
     chunked(peer, number)
@@ -251,6 +296,18 @@ def test_a_rehearsal_leaves_connections_and_nothing_else(script: Script, process
             assert result.client.reconnects == 0
 
 
+def test_a_key_does_not_lie_on_the_disk_while_the_load_rehearses(tmp_path: Path) -> None:
+    seen: list[list[str]] = []
+
+    def looks(peer: socket.socket, number: int) -> bool:
+        seen.append(sorted(path.name for path in tmp_path.glob("*/*")))
+        return chunked(peer, number)
+
+    with serving(looks) as server:
+        play(server, 2, rehearsed=1, headers=(("Authorization", "Bearer k"),), keep=str(tmp_path))
+    assert seen == [["load-0.trace"]] * 3
+
+
 def test_when_a_whole_rehearsal_fails_nothing_is_played() -> None:
     with serving(says_nothing) as server:
         with pytest.raises(NotServing, match="all 3 warm-up requests failed: early_eof"):
@@ -262,6 +319,37 @@ def test_a_large_request_arrives_whole() -> None:
     with serving(chunked) as server:
         assert served(play(server, 1, prompt="x" * 3_000_000)) == [(Outcome.OK, 4, 4)]
         assert len(server.requests[0]) > 3_000_000
+
+
+def test_a_request_answered_before_it_was_read_leaves_no_connection_behind() -> None:
+    """Its rest would still be due on it, and the next request would be taken for that."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    heads: list[bytes] = []
+
+    def serve(peer: socket.socket) -> None:
+        with contextlib.suppress(OSError), contextlib.closing(peer):
+            while head := peer.recv(5):
+                heads.append(head)
+                while b"\r\n\r\n" not in head:
+                    head += peer.recv(1)
+                left = int(head.lower().partition(b"content-length: ")[2].partition(b"\r")[0])
+                peer.sendall(b"HTTP/1.1 413 Too Large\r\ncontent-length: 0\r\n\r\n")
+                time.sleep(0.2)
+                while left and (part := peer.recv(min(left, 65536))):
+                    left -= len(part)
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=serve, args=(listener.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=accept, daemon=True).start()
+    with listener:
+        prompts = [Prompt(prompt_id=str(n), messages=(("user", "x" * 8_000_000),), max_tokens=4) for n in range(3)]
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        result = measure.play(url, Level(workload="x", concurrency=1), prompts, block=0, model="m", settings=SETTINGS)
+    assert [request.detail for request in result.requests] == ["HTTP 413: "] * 3
+    assert heads == [b"POST "] * 3
 
 
 def context() -> ssl.SSLContext:
@@ -307,6 +395,29 @@ def test_sessions_wait_for_their_answers() -> None:
         assert served(result) == [(Outcome.OK, 4, 4)] * 3
         assert first.e2e_ms is not None
         assert second.sent_s >= first.sent_s + first.e2e_ms / 1e3 + 0.1
+
+
+def test_a_turn_of_a_session_is_sent_at_its_time_but_not_before_the_answer() -> None:
+    def slow(peer: socket.socket, number: int) -> bool:
+        time.sleep(0.1)
+        return chunked(peer, number)
+
+    with serving(slow) as server:
+        turns = [("a0", 0.0, "", 0.0), ("a1", 0.5, "a0", 0.0), ("a2", 0.5, "a1", 0.0), ("a3", None, "a2", 0.05), ("b0", 0.2, "", 0.0)]
+        prompts = [
+            Prompt(prompt_id=name, messages=(("user", name),), max_tokens=4, due_s=due_s, after=after, delay_s=delay_s)
+            for name, due_s, after, delay_s in turns
+        ]
+        result = measure.play(
+            f"http://127.0.0.1:{server.port}", Level(workload="x", concurrency=0), prompts, block=0, model="m", settings=SETTINGS
+        )
+        assert served(result) == [(Outcome.OK, 4, 4)] * 5
+        intended = {request.prompt_id: request.intended_s for request in result.requests}
+        ended = {request.prompt_id: request.sent_s + (request.e2e_ms or 0.0) / 1e3 for request in result.requests}
+        assert (intended["a1"] - intended["a0"], intended["b0"] - intended["a0"]) == pytest.approx((0.5, 0.2), abs=1e-6)
+        assert ended["a1"] <= intended["a2"] < ended["a1"] + 0.05
+        assert ended["a2"] + 0.05 <= intended["a3"] < ended["a2"] + 0.1
+        assert all(0 <= request.sent_s - request.intended_s < 0.05 for request in result.requests)
 
 
 def test_the_body_says_what_the_settings_ask() -> None:

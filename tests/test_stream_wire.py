@@ -259,6 +259,26 @@ def test_reasoning_tool_calls_and_llama_timings() -> None:
     assert (result.tokens_in, result.tokens_cached, result.drafted, result.accepted) == (13, 3, 20, 9)
 
 
+@pytest.mark.parametrize("count", [0, -3])
+@pytest.mark.parametrize("key", ["usage", "timings"])
+def test_a_count_that_the_text_belies_counts_as_not_said(key: str, count: int) -> None:
+    told = {"completion_tokens": count, "predicted_n": count}
+    last = json.dumps({"choices": [{"delta": {}, "finish_reason": "stop"}], key: told}).encode()
+    result = answered(body([delta("a"), delta("b"), last, b"[DONE]"])).result
+    assert (result.outcome, result.tokens_out, result.token_source) == (Outcome.OK, 2, "chunks")
+    assert answered(body([last, b"[DONE]"])).result.outcome is Outcome.NO_TOKENS
+
+
+@pytest.mark.parametrize(
+    ("counts", "first", "steps"),
+    [((2, 2, 5), 2, (2, 0, 3)), ((3, 1, 5), 3, ()), ((-1, 2, 3), 1, ()), ((0, 2, 3), 1, ()), ((2, None, 3), 2, ())],
+)
+def test_tokens_of_steps_are_told_where_the_counts_rise(counts: tuple[int | None, ...], first: int, steps: tuple[int, ...]) -> None:
+    events = [delta("w", usage=None if count is None else {"completion_tokens": count}) for count in counts]
+    result = answered(body([*events, b"[DONE]"])).result
+    assert (result.tokens_first, result.step_tokens) == (first, steps)
+
+
 # -- plan --------------------------------------------------------------------------------------------------------------
 
 
@@ -269,6 +289,25 @@ def test_endpoints() -> None:
     for wrong in ("h:80", "ftp://h", "http://h:99999", "http://"):
         with pytest.raises(BadTarget):
             plan.endpoint(wrong)
+
+
+@pytest.mark.parametrize(
+    ("url", "hint"),
+    [
+        ("http://ops:hunter2@h:8", "give --header 'Authorization: Basic ...'"),
+        ("http://ops@h:8", "name or password"),
+        ("http://h/v1?api-version=1", "behind ? or #"),
+        ("http://h/#x", "behind ? or #"),
+        ("http://h/\u0142", "not ASCII"),
+        ("http://\u0142.example", "xn--"),
+    ],
+)
+def test_what_no_request_would_carry_is_refused(url: str, hint: str) -> None:
+    """Left out, the requests would go somewhere else than was asked for."""
+    with pytest.raises(BadTarget) as caught:
+        plan.endpoint(url)
+    assert hint in caught.value.next
+    assert "hunter2" not in caught.value.message
 
 
 def test_a_header_cannot_carry_another() -> None:

@@ -315,6 +315,14 @@ def test_a_timed_file_is_one_block_at_its_own_times(tmp_path: Path) -> None:
         measure.check_prompts([level], once, blocks=2)
 
 
+def test_later_turns_of_a_session_keep_their_times() -> None:
+    lines = [{"prompt": f"P{n}", "session": n % 2, "at_s": 10.0 + n, "delay_s": n // 2} for n in range(4)]
+    source = promptfile.parse("r.jsonl", "\n".join(map(json.dumps, lines)))
+    prompts = workload.from_file(source, seed=1, block=0, count=4, max_tokens=8)
+    assert [(p.messages[0][1], p.due_s, p.delay_s) for p in prompts] == [("P0", 0, 0), ("P2", 2, 1), ("P1", 1, 0), ("P3", 3, 1)]
+    assert [p.after for p in prompts] == ["", prompts[0].prompt_id, "", prompts[2].prompt_id]
+
+
 def test_a_time_within_a_session_makes_no_timed_file() -> None:
     """The answer before says when such a request is sent."""
     lines = [{"prompt": "a", "session": 1}, {"prompt": "b", "session": 1, "at_s": 5}]
@@ -332,11 +340,49 @@ def test_a_time_within_a_session_makes_no_timed_file() -> None:
         ('{"question": "a"}', "its keys: question"),
         ('{"messages": [{"role": "user"}]}', "message without text"),
         ("[{", "JSON array"),
+        ("[" * 100_000, "begins like a JSON array but is none"),
+        ('{"prompt": ' * 100_000, "line 1 is no JSON"),
+        ('{"messages": []}', "neither messages"),
+        ('{"prompt": "a", "at_s": "1.5"}', "entry 1 has at_s '1.5'"),
+        ('{"prompt": "a"}\n{"prompt": "b", "at_s": NaN}', "entry 2 has at_s nan"),
+        ('{"prompt": "a", "delay_s": true}', "entry 1 has delay_s True"),
+        ('{"prompt": "a", "delay_s": -5}', "entry 1 has delay_s -5"),
+        ('{"prompt": "a\\ud83d"}', "entry 1 has half of a surrogate pair"),
+        ('{"messages": [{"role": "user", "content": "a\\ude00"}]}', "entry 1 has half of a surrogate pair"),
+        ('{"prompt": "a", "tools": [{"name": "\\ud83d"}]}', "entry 1 has half of a surrogate pair"),
     ],
 )
 def test_what_is_wrong_with_a_file_is_said(text: str, says: str) -> None:
     with pytest.raises(BadWorkload, match=says):
         promptfile.parse("mine.jsonl", text)
+
+
+def test_what_looks_wrong_and_is_not_is_read() -> None:
+    lines = [
+        '{"prompt": "\\ud83d\\ude00", "at_s": null, "delay_s": 0}',
+        '{"messages": [{"role": "user", "content": [{"text": null}, {"text": "a"}]}]}',
+    ]
+    sessions = promptfile.parse("mine.jsonl", "\n".join(lines)).sessions
+    assert [turn.messages[0][1] for (turn,) in sessions] == ["\U0001f600", "a"]
+
+
+def test_sharegpt_is_read_as_it_is_published() -> None:
+    talks = [
+        [],
+        [("gpt", "a")],
+        [("human", "b"), ("bing", "c"), ("user", "d"), ("chatgpt", "e")],
+        [("system", "f"), ("human", "g"), ("bard", "h")],
+    ]
+    entries = [{"id": str(n), "conversations": [{"from": who, "value": said} for who, said in talk]} for n, talk in enumerate(talks)]
+    entries.append({"conversation": [{"content": "i"}, {"content": "j"}]})  # sglang.bench_serving reads either key
+    sessions = promptfile.parse("sharegpt.json", json.dumps(entries)).sessions
+    assert [[turn.messages for turn in session] for session in sessions] == [
+        [(("user", "b"),), (("user", "b"), ("assistant", "c"), ("user", "d"))],
+        [(("system", "f"), ("user", "g"))],
+        [(("user", "i"),)],
+    ]
+    with pytest.raises(BadWorkload, match="holds no prompt"):
+        promptfile.parse("sharegpt.json", json.dumps(entries[:2]))
 
 
 def test_random_tokens_are_refused_unless_forced(tmp_path: Path) -> None:

@@ -6,12 +6,14 @@ every block, so that what was measured survives whatever ends the run.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
@@ -19,6 +21,7 @@ from . import __version__, endpoints, lengths, measure, stats, workload
 from .config import Measure, levels
 from .errors import BadLevels, BadWorkload, ConfigError, NotServing, OtherConditions
 from .records import BlockResult, ClientHealth, Interval, Level, Outcome, Record, RequestResult
+from .stream.plan import endpoint
 from .target import cannot_write, check_writable, write_atomically
 
 FORMAT = "leadline-bench-1"
@@ -31,11 +34,15 @@ OWN_FIELDS = {
 }
 """Fields of a request that ``--extra-body`` cannot set, and what to do instead."""
 STYLES = ("vllm", "sglang")
-OWN_HEADERS = ("host", "content-length", "content-type", "accept", "transfer-encoding", "connection")
+OWN_HEADERS = ("host", "content-length", "content-type", "accept", "accept-encoding", "transfer-encoding", "connection")
 HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 """A token (RFC 9110, 5.6.2)."""
 HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 """What RFC 9110, 5.5 allows, less the control characters of Latin-1."""
+
+
+Spread: TypeAlias = tuple[float, float, float]
+"""p50, p90, p99."""
 
 
 class LevelResult(Record, frozen=True):
@@ -72,7 +79,8 @@ class BenchResult(Record, frozen=True):
 
 
 class Figures(Record, frozen=True):
-    """One level in numbers. Latencies in ms over the requests that were served; percentiles linear between neighbours."""
+    """One level in numbers. Latencies in ms over the requests that were served; percentiles linear between neighbours, ``None`` where
+    there is nothing to take them of: a step gap needs a second event, a time per token a second token."""
 
     level: Level
     requests: int
@@ -82,17 +90,19 @@ class Figures(Record, frozen=True):
     """Over blocks, without the one that the limit cut where there are others; ``None`` when nothing was served."""
     requests_s: float
     """Of the same blocks."""
-    ttft_ms: tuple[float, float, float]
+    ttft_ms: Spread | None
     """p50, p90, p99, from the actual send."""
-    ttft_intended_ms: tuple[float, float, float]
+    ttft_intended_ms: Spread | None
     """The same from the intended send: differs where the load could not keep its schedule."""
-    step_gap_ms: tuple[float, float, float]
+    step_gap_ms: Spread | None
     """Between two token-bearing events of a stream (other tools call it ITL)."""
-    time_per_token_ms: tuple[float, float, float]
+    time_per_token_ms: Spread | None
     """(E2E - TTFT) / (tokens - tokens of the first event), a figure a request (other tools call it TPOT)."""
-    tokens_per_step: float
+    tokens_per_step: float | None
     """Output tokens / token-bearing events."""
-    e2e_ms: tuple[float, float, float]
+    e2e_ms: Spread | None
+    input_tokens: Spread | None
+    """Of a request, as the server counts them."""
     tokens_in: int
     tokens_out: int
     token_source: str
@@ -131,11 +141,11 @@ def run(
 ) -> BenchResult:
     """Measure every level of ``settings`` (or every rate of ``rates``) at ``url``.
 
-    ``show`` is told the level so far and the number of ended requests of the block that plays. Raises NotServing, BadWorkload,
-    BadLevels, MeasurementInvalid, and ConfigError or DiskFull when ``out`` can no longer be written.
+    ``show`` is told the level so far and the number of ended requests of the block that plays. Raises BadTarget, NotServing,
+    BadWorkload, BadLevels, MeasurementInvalid, and ConfigError or DiskFull when ``out`` can no longer be written.
     """
-    planned = levels_of(settings, rates)
-    measure.check_prompts(planned, settings, blocks=1)
+    endpoint(url)
+    planned = planned_levels(settings, rates)
     at_s = time.time()
     if not options.salt:  # the server may still hold the prompts of the last run
         options = msgspec.structs.replace(options, salt=f"{at_s:.6f}")
@@ -168,11 +178,35 @@ def run(
     return result
 
 
-def levels_of(settings: Measure, rates: Sequence[float] = ()) -> tuple[Level, ...]:
-    """What is measured: every workload at every rate, or without rates at every concurrency. Raises BadLevels."""
-    if not rates:
-        return levels(settings)
-    return tuple(Level(workload=name, concurrency=0, rate_rps=rate) for name in settings.workloads for rate in rates)
+def planned_levels(settings: Measure, rates: Sequence[float] = ()) -> tuple[Level, ...]:
+    """Every workload at every concurrency, or at every rate; a file with times at those alone.
+
+    Raises BadLevels, and BadWorkload unless there are prompts for a block of each.
+    """
+    planned: list[Level] = []
+    for name in settings.workloads:
+        if measure.is_file(name) and measure.prompt_file(name).timed:
+            if rates:
+                why = "it has times of its own, and --rate asks for others"
+                raise BadWorkload(workload=name, why=why, fix="leave --rate out, or take at_s and timestamp out of the file")
+            last_s = max(prompt.due_s or 0.0 for prompt in measure.prompts_of(name, settings, block=0, count=1))
+            if last_s > settings.level_limit_s:
+                why = f"its last time is {last_s:.0f} s after its first, and a level ends after {settings.level_limit_s:g} s"
+                raise BadWorkload(workload=name, why=why, fix="raise measure.level_limit_s in leadline.toml, or cut the file")
+            planned.append(Level(workload=name, concurrency=0))
+        elif rates:
+            planned += [Level(workload=name, concurrency=0, rate_rps=rate) for rate in rates]
+        else:
+            planned += levels(msgspec.structs.replace(settings, workloads=(name,)))
+    if not planned:
+        raise BadWorkload(
+            workload="(none)", why="no workload is named", fix="leave --workload out, or name one: see `leadline bench --help`"
+        )
+    twice = [level.label for level, count in Counter(planned).items() if count > 1]
+    if twice:  # its prompts would be those of the first time, and a prefix cache would answer them
+        raise BadLevels(levels=", ".join(level.label for level in planned), why=f"{twice[0]} stands there twice")
+    measure.check_prompts(planned, settings, blocks=1)
+    return tuple(planned)
 
 
 def check_places(planned: Sequence[Level], *, out: Path | None, exports: Sequence[tuple[str, Path]], traces: Path | None) -> None:
@@ -338,6 +372,8 @@ def load(path: Path) -> BenchResult:
         return msgspec.json.decode(path.read_bytes(), type=BenchResult)
     except FileNotFoundError:
         raise ConfigError(place=path, what="no such file", fix="give the file that `leadline bench --out FILE` wrote") from None
+    except OSError as error:
+        raise ConfigError(place=path, what=f"it cannot be read: {error.strerror}", fix="give a file that you may read") from None
     except msgspec.DecodeError as error:
         raise ConfigError(
             place=path, what=f"not a result of leadline bench: {error}", fix=f"files of format {FORMAT} can be read"
@@ -369,8 +405,9 @@ def figures(done: LevelResult) -> Figures:
         ttft_intended_ms=_spread([r.ttft_ms + (r.sent_s - r.intended_s) * 1e3 for r in served if r.ttft_ms is not None]),
         step_gap_ms=_spread([gap for r in served for gap in r.step_gap_ms]),
         time_per_token_ms=_spread([r.tpot_ms for r in served if r.tpot_ms is not None]),
-        tokens_per_step=tokens_out / events if events else 0.0,
+        tokens_per_step=tokens_out / events if events else None,
         e2e_ms=_spread([r.e2e_ms for r in served if r.e2e_ms is not None]),
+        input_tokens=_spread([r.tokens_in for r in served if r.tokens_in is not None]),
         tokens_in=sum(r.tokens_in or 0 for r in served),
         tokens_out=tokens_out,
         token_source="+".join(sorted({r.token_source for r in served})),
@@ -384,9 +421,13 @@ def figures(done: LevelResult) -> Figures:
     )
 
 
-def _spread(values: Sequence[float]) -> tuple[float, float, float]:
+def _spread(values: Sequence[float]) -> Spread | None:
     ordered = sorted(values)
-    return measure.percentile(ordered, 0.5), measure.percentile(ordered, 0.9), measure.percentile(ordered, 0.99)
+    return (measure.percentile(ordered, 0.5), measure.percentile(ordered, 0.9), measure.percentile(ordered, 0.99)) if ordered else None
+
+
+def _ends(spread: Spread | None, digits: int) -> str:
+    return f"{spread[0]:.{digits}f}/{spread[2]:.{digits}f} ms" if spread else "none"
 
 
 def text(result: BenchResult) -> str:
@@ -412,11 +453,12 @@ def text(result: BenchResult) -> str:
             (
                 f.level.label,
                 f"{rate.value:.1f} ({rate.low:.1f}-{rate.high:.1f}, n={rate.n})" if rate else "none",
-                f"{f.ttft_ms[0]:.1f}/{f.ttft_ms[2]:.1f} ms",
-                f"{f.step_gap_ms[0]:.2f}/{f.step_gap_ms[2]:.2f} ms",
-                f"{f.time_per_token_ms[0]:.2f}/{f.time_per_token_ms[2]:.2f} ms",
-                f"{f.tokens_per_step:.2f}" + (f" (accepted {f.acceptance_rate:.0%})" if f.acceptance_rate is not None else ""),
-                f"{f.e2e_ms[0]:.0f} ms",
+                _ends(f.ttft_ms, 1),
+                _ends(f.step_gap_ms, 2),
+                _ends(f.time_per_token_ms, 2),
+                (f"{f.tokens_per_step:.2f}" if f.tokens_per_step is not None else "none")
+                + (f" (accepted {f.acceptance_rate:.0%})" if f.acceptance_rate is not None else ""),
+                f"{f.e2e_ms[0]:.0f} ms" if f.e2e_ms else "none",
                 str(f.requests),
                 ", ".join(f"{count} {kind}" for kind, count in f.failed) or "0",
             )
@@ -425,7 +467,9 @@ def text(result: BenchResult) -> str:
         merged = max((client.merged_share for client in f.client), default=0.0)
         clocks = "/".join(sorted({client.clock for client in f.client}))
         notes.append(
-            f"{f.level.label}: tokens from {f.token_source or 'nothing'}; clock {clocks}, "
+            f"{f.level.label}: tokens from {f.token_source or 'nothing'}"
+            + (f", in p50/p99 {f.input_tokens[0]:.0f}/{f.input_tokens[2]:.0f}" if f.input_tokens else "")
+            + f"; clock {clocks}, "
             + (f"lag p99 {lag:.2f} ms, " if "user" not in clocks else "lag unknown, ")
             + f"merged reads {merged:.1%}, gaps unsure {f.gaps_unsure:.1%}, "
             f"late p99 {f.late_ms_p99:.2f} ms, client CPU {sum(c.cpu_s for c in f.client):.2f} s; stopped by {f.stop or 'interruption'}"
@@ -478,15 +522,20 @@ def compare(first: BenchResult, second: BenchResult) -> tuple[Compared, ...]:
     found = []
     for a in first.levels:
         b = others.get(a.level)
-        left = [(1, block) for block in a.blocks if counts(block)]
-        right = [(2, block) for block in b.blocks if counts(block)] if b is not None else []
-        shared = {block.block for _, block in left} & {block.block for _, block in right}
+        left = {_prompts(block): (1, block) for block in a.blocks if counts(block)}
+        right = {_prompts(block): (2, block) for block in b.blocks if counts(block)} if b is not None else {}
+        shared = [prompts for prompts in left if prompts in right]
         if not shared:
-            found.append(Compared(level=a.level, ratio=None, why="no block of this level counts in both results"))
+            found.append(Compared(level=a.level, ratio=None, why="no block of this level counts in both results with the same prompts"))
             continue
-        ratio = stats.paired_ratio([pair for pair in right if pair[1].block in shared], [pair for pair in left if pair[1].block in shared])
+        ratio = stats.paired_ratio([right[prompts] for prompts in shared], [left[prompts] for prompts in shared])
         found.append(Compared(level=a.level, ratio=ratio))
     return tuple(found)
+
+
+def _prompts(block: BlockResult) -> tuple[int | str, ...]:
+    """What two blocks must share to pair. A release may deal other prompts to a block than the one before did."""
+    return (block.block, *sorted(request.prompt_id for request in block.requests))
 
 
 def _renamed(done: LevelResult, names: Mapping[str, str]) -> LevelResult:
@@ -523,17 +572,18 @@ def _moments(name: str, values: Sequence[float]) -> dict[str, float]:
         f"mean_{name}": mean,
         f"median_{name}": measure.percentile(ordered, 0.5),
         f"std_{name}": (sum((v - mean) ** 2 for v in ordered) / len(ordered)) ** 0.5 if ordered else 0.0,
-        f"p90_{name}": measure.percentile(ordered, 0.9),
-        f"p99_{name}": measure.percentile(ordered, 0.99),
+        **{f"p{share}_{name}": measure.percentile(ordered, share / 100) for share in (90, 95, 99)},
     }
 
 
 def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, object]:
     """One level as ``vllm bench serve --save-result`` (``vllm``) or ``sglang.bench_serving`` (``sglang``) writes it.
 
-    Lists hold one entry a request, seconds as there; what leadline does not count is left out rather than invented.
+    Lists hold one entry a request, seconds as there; what leadline does not count is left out rather than invented. Blocks stand one behind
+    the other, as ``duration`` counts them, and a failed request has put out no tokens: both tools' own totals and plots add these lists up.
     """
     requests = [request for block in done.blocks for request in block.requests]
+    starts = itertools.accumulate((block.duration_s for block in done.blocks), initial=0.0)
     served = [request for request in requests if request.outcome is Outcome.OK]
     duration = sum(block.duration_s for block in done.blocks) or 1e-9
     tokens_in, tokens_out = sum(r.tokens_in or 0 for r in served), sum(r.tokens_out for r in served)
@@ -544,7 +594,7 @@ def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, ob
         "model_id": result.model,
         "dataset_name": done.level.workload,
         "num_prompts": len(requests),
-        "request_rate": done.level.rate_rps if done.level.rate_rps is not None else "inf",
+        "request_rate": done.level.rate_rps or ("inf" if done.level.concurrency else "trace"),
         "max_concurrency": done.level.concurrency or None,
         "duration": duration,
         "completed": len(served),
@@ -556,10 +606,10 @@ def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, ob
         "output_throughput": tokens_out / duration,
         "total_token_throughput": (tokens_in + tokens_out) / duration,
         "input_lens": [r.tokens_in or 0 for r in requests],
-        "output_lens": [r.tokens_out for r in requests],
+        "output_lens": [r.tokens_out if r.outcome is Outcome.OK else 0 for r in requests],
         "ttfts": [_seconds(r.ttft_ms) for r in requests],
         "itls": [[gap / 1e3 for gap in r.step_gap_ms] for r in requests],
-        "start_times": [r.sent_s for r in requests],
+        "start_times": [start + r.sent_s for start, block in zip(starts, done.blocks, strict=False) for r in block.requests],
         "latencies": [_seconds(r.e2e_ms) for r in requests],
         "generated_texts": [r.text for r in requests],
         "errors": [_error(r) for r in requests],
@@ -571,6 +621,7 @@ def exported(result: BenchResult, done: LevelResult, style: str) -> dict[str, ob
     if style == "sglang":
         document["concurrency"] = sum((r.e2e_ms or 0.0) / 1e3 for r in served) / duration
         document["total_throughput"] = document["total_token_throughput"]
+        document["max_itl_ms"] = max((gap for r in served for gap in r.step_gap_ms), default=0.0)
     return document
 
 
@@ -595,7 +646,11 @@ def export_paths(planned: Sequence[Level], style: str, out: Path) -> list[Path]:
     """The files of an export: ``vllm`` = one a level, ``sglang`` = one."""
     if style == "sglang" or len(planned) == 1:
         return [out]
-    return [out.with_name(f"{out.stem}-{workload.slug(level)}{out.suffix or '.json'}") for level in planned]
+    paths: list[Path] = []
+    for number, level in enumerate(planned, 1):
+        path = out.with_name(f"{out.stem}-{workload.slug(level)}{out.suffix or '.json'}")
+        paths.append(path.with_stem(f"{path.stem}-{number}") if path in paths else path)  # two files of one name in two folders
+    return paths
 
 
 def export(result: BenchResult, style: str, out: Path) -> list[Path]:

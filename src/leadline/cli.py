@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import errno
 import gc
 import json
+import os
 import re
 import shlex
 import signal
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from .errors import ConfigError, Interrupted, LeadlineError
+from .errors import ConfigError, DiskFull, Interrupted, LeadlineError
 
 if TYPE_CHECKING:
     from .bench import BenchResult, Compared
@@ -386,7 +388,7 @@ def bench(
     if earlier is not None:
         benching.check_conditions(earlier, workloads=measure.digest(settings.measure), asked=benching.asked(options))
     rates, label, where = benching.rates(rate), str(out or ""), parse_target(target)
-    benching.check_places(benching.levels_of(settings.measure, rates), out=out, exports=exports, traces=traces)
+    benching.check_places(benching.planned_levels(settings.measure, rates), out=out, exports=exports, traces=traces)
     if where.kind == "http":  # what a service needs takes longer to load than the load to begin
         show = None if quiet else benching.show_line
         result = benching.run(where.url, settings.measure, model=model, rates=rates, options=options, out=out, label=label, show=show)
@@ -495,11 +497,15 @@ def main() -> NoReturn:
     gc.set_threshold(*COLLECT_AFTER)
     atexit.register(gc.freeze)  # at its end the interpreter would look three more times through all that lives
     arguments = gather_process(sys.argv[1:])
+    _open_what_is_closed()
     signal.signal(signal.SIGTERM, _interrupt)
+    if arguments[:1] == ["bench"] and signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, _interrupt)  # the terminal was closed: leave no trace behind
     try:
         status = app(args=arguments, prog_name="leadline", standalone_mode=False)
         if status == Interrupted.exit_code:  # what typer makes of a KeyboardInterrupt
             raise KeyboardInterrupt
+        sys.stdout.flush()  # what cannot be written is told here, not when the interpreter ends
         if isinstance(status, int) and status:
             sys.exit(status)
     except LeadlineError as error:
@@ -507,15 +513,41 @@ def main() -> NoReturn:
     except KeyboardInterrupt:
         _leave(_interrupted(arguments), arguments)
     except BrokenPipeError:
+        _close_stdout()
         sys.exit(0)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            _report(error, arguments)
+        _leave(DiskFull(path=error.filename or "standard output"), arguments)
     except Exception as failure:  # noqa: BLE001  # the edge of the command line: anything else is a defect, shown whole
         usage = getattr(failure, "format_message", None)
         if usage is not None:
             sys.stderr.write(f"error: {usage()}\n next: leadline --help\n")
             sys.exit(getattr(failure, "exit_code", 2))
-        traceback.print_exc()
-        _leave(LeadlineError(what=f"{type(failure).__name__}: {failure}"), arguments)
+        _report(failure, arguments)
     sys.exit(0)
+
+
+def _open_what_is_closed() -> None:
+    """Give a standard stream that this process was started without (``2>&-``) to nobody, before a file gets its number."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free
+    sys.stdout = sys.stdout or open(1, "w", closefd=False)  # noqa: SIM115  # open as long as the process
+    sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
+
+
+def _close_stdout() -> None:
+    """What is left of the output goes nowhere: the interpreter would try again, and fail again, when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+def _report(failure: Exception, arguments: list[str]) -> NoReturn:
+    """A defect, shown whole."""
+    traceback.print_exception(failure)
+    _leave(LeadlineError(what=f"{type(failure).__name__}: {failure}"), arguments)
 
 
 def _interrupt(number: int, frame: object) -> None:
@@ -547,12 +579,17 @@ def _interrupted_bench(arguments: Sequence[str], again: str) -> Interrupted:
 
 def _leave(error: LeadlineError, arguments: list[str]) -> NoReturn:
     """Message and next step on stderr (and as JSON on stdout where JSON was asked for); ends the process."""
-    if "--json" in arguments:
-        sys.stdout.write(json.dumps(error.as_dict()) + "\n")
+    try:
+        if "--json" in arguments:
+            sys.stdout.write(json.dumps(error.as_dict()) + "\n")
+        sys.stdout.flush()
+    except OSError:
+        _close_stdout()
     _complain(error)
 
 
 def _complain(error: LeadlineError) -> NoReturn:
-    """Message and next step on stderr; ends the process."""
-    sys.stderr.write(f"error: {error.message}\n next: {error.next}\n ({error.id}, exit {error.exit_code})\n")
+    """Message and next step on stderr; ends the process. What a server said may stand in it: a terminal must not obey that."""
+    text = f"error: {error.message}\n next: {error.next}\n ({error.id}, exit {error.exit_code})\n"
+    sys.stderr.write("".join(c if c.isprintable() or c in "\n\t" else repr(c)[1:-1] for c in text))
     sys.exit(error.exit_code)

@@ -61,7 +61,7 @@ class Measure(Record, frozen=True):
     input_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
     """Input tokens of a request by the server's count: built-in prompts get so much text; 0 = they stay as they are."""
     prompts: Count = 2
-    """Least requests of a block: a block at concurrency c plays max(prompts, waves * c) requests."""
+    """Least requests of a block: a block at concurrency c plays max(prompts, waves * c * turns) requests; turns: mean of a file's sessions."""
     waves: Count = 1
     """Requests of each client in a block. More than one where the engine runs fewer at once than are open: the last ones run half empty."""
     explore_blocks: Count = 2

@@ -42,8 +42,14 @@ def first_model(base_url: str, *, headers: Sequence[tuple[str, str]] = (), verif
     import urllib.error
     import urllib.request
 
+    class Stay(urllib.request.HTTPRedirectHandler):
+        """Followed, a redirection would take a key to whoever it names; and the load goes where it is told to."""
+
+        def redirect_request(self, *_: object) -> None:
+            """Follow none."""
+
     request = urllib.request.Request(base_url + "/v1/models", headers=dict(headers))
-    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+    handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), Stay()]
     if not verify:
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -52,7 +58,8 @@ def first_model(base_url: str, *, headers: Sequence[tuple[str, str]] = (), verif
         with urllib.request.build_opener(*handlers).open(request, timeout=TIMEOUT_S) as answer:
             return str(msgspec.json.decode(answer.read())["data"][0]["id"])
     except urllib.error.HTTPError as error:
-        raise ValueError(f"/v1/models answered {error.code}") from None
+        pointed = f" to {error.headers['location']}, which is not followed" if error.headers["location"] else ""
+        raise ValueError(f"/v1/models answered {error.code}{pointed}") from None
     except (OSError, http.client.HTTPException) as error:  # URLError is an OSError
         raise ValueError(f"/v1/models did not answer: {getattr(error, 'reason', error)}") from None
     except (ValueError, TypeError, KeyError, IndexError):

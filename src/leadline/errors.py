@@ -102,7 +102,7 @@ class BadLevels(LeadlineError):
     """levels {levels} cannot be measured: {why}."""
 
     exit_code = 16
-    remedy = "give concurrencies of 1 and more, for example --concurrency 1,4,16"
+    remedy = "give concurrencies of 1 and more, for example --concurrency 1,4,16, or (bench) rates above 0, for example --rate 2,8"
 
 
 class BadWorkload(LeadlineError):
@@ -279,7 +279,7 @@ class DiskFull(LeadlineError):
     """no space left while writing {path}."""
 
     exit_code = 43
-    remedy = "free some space and run the same command again: the campaign resumes; nothing measured was lost"
+    remedy = "free some space and run the same command again: a campaign resumes, and nothing that it measured is lost"
 
 
 class NoCampaign(LeadlineError):

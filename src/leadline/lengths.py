@@ -7,7 +7,7 @@ with some. Two counts give tokens a character; a further one says whether they w
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -60,16 +60,20 @@ def _close(tokens: float, wanted: int) -> bool:
     return abs(tokens - wanted) <= max(0.5, CLOSE * wanted)
 
 
-def next_try(tried: list[tuple[int, float]], wanted: int) -> int:
-    """Characters to try after pairs of (characters, tokens counted with them): on the line through the first and the last.
+def next_try(tried: Sequence[tuple[int, float]], wanted: int) -> int:
+    """Characters to try after pairs of (characters, tokens counted with them), of which the first is too few.
+
+    On the line through the nearest on both sides, or as long as all are too few through the last two of these.
 
     >>> next_try([(0, 50.0), (400, 150.0)], 1050)
     4000
     """
-    (start, least), (last, most) = tried[0], tried[-1]
-    if most <= least:  # too little text to show in a count
-        return max(1, 2 * last)
-    return max(0, round(start + (wanted - least) * (last - start) / (most - least)))
+    below = sorted(one for one in tried if one[1] < wanted)
+    above = min((one for one in tried if one[1] >= wanted), default=None)
+    (start, fewer), (end, more) = (below[-1], above) if above else (below[-2], below[-1])
+    if more <= fewer:  # so little text does not show in a count
+        return 2 * end
+    return round(start + (wanted - fewer) * (end - start) / (more - fewer))
 
 
 def _count(base_url: str, name: str, characters: int, *, model: str, settings: Measure, options: measure.Options) -> float:

@@ -158,7 +158,7 @@ def plan_of(
             *(
                 Shot(
                     write(prompt),
-                    due_s=prompt.due_s if prompt.due_s is not None else due,
+                    due_s=due if prompt.due_s is None and not prompt.after else prompt.due_s,
                     after=numbers.get(prompt.after, -1),
                     delay_s=prompt.delay_s,
                 )
@@ -225,12 +225,17 @@ def prompts_of(
 
 
 def block_size(level: Level, settings: Measure) -> int:
-    """Requests of a block; a file with times is one block. Raises :class:`~leadline.errors.BadWorkload`."""
-    if is_file(level.workload) and (source := prompt_file(level.workload)).timed:
+    """Requests of a block; a file with times is one block. Raises :class:`~leadline.errors.BadWorkload`.
+
+    A session has one request open at a time: where the file has some, a block holds that many requests for each that is to be kept open.
+    """
+    source = prompt_file(level.workload) if is_file(level.workload) else None
+    if source is not None and source.timed:
         return source.requests
     if level.rate_rps is not None:
         return max(settings.prompts, round(level.rate_rps * RATE_BLOCK_S))
-    return max(settings.prompts, max(1, level.concurrency) * settings.waves)
+    turns = math.ceil(source.requests / len(source.sessions)) if source is not None else 1
+    return max(settings.prompts, max(1, level.concurrency) * settings.waves * turns)
 
 
 def warm_up_prompts(level: Level, settings: Measure, *, background: int = 0) -> tuple[Prompt, ...]:

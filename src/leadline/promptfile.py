@@ -3,15 +3,16 @@
 =============== =====================================================================================================
 OpenAI          ``{"messages": [{"role", "content"}...], "max_tokens"?, "tools"?}``, or a batch line with that in ``body``
 ShareGPT        ``{"conversations": [{"from": "human", "value"}, {"from": "gpt", "value"}...]}``: a session, one request a human turn
-sglang custom   ``{"conversations": [{"content": prompt}, {"content": answer}]}``
+sglang custom   ``{"conversations": [{"content": prompt}, {"content": answer}]}``, or ``conversation``
 vllm custom     ``{"prompt": text, "output_tokens"?: n}``
 replay          any of them with ``"at_s"`` (or ``"timestamp"``, ms): sent at that time; lines with one ``"session"`` follow each other,
-                ``"delay_s"`` after the answer before
+                ``"delay_s"`` after the answer before, or at their own time if that is later
 =============== =====================================================================================================
 
 In a session every request carries the *recorded* answers, never the measured ones, so that all candidates get equal prompts.
-Of OpenAI messages everything is kept that the file says: tool calls and the ids of their answers, names, content in parts or none. A token
-limit below 1, which some servers take for none, counts as not given.
+Of OpenAI messages everything is kept that the file says: tool calls and the ids of their answers, names, content in parts or none. A
+conversation in which nobody asks holds no request (the other tools pass over it as well). A token limit below 1, which some servers take
+for none, counts as not given.
 """
 
 from __future__ import annotations
@@ -169,7 +170,9 @@ def parse(name: str, text: str, *, force: bool = False) -> PromptFile:
     sessions: dict[str, list[Turn]] = {}
     for number, value in _values(name, text):
         turns, session = _turns(name, number, value)
-        sessions.setdefault(session or f"#{number}", []).extend(turns)
+        _check_sendable(name, number, turns)
+        if turns:
+            sessions.setdefault(session or f"#{number}", []).extend(turns)
     if not sessions:
         raise BadWorkload(workload=name, why="the file holds no prompt", fix="put one JSON object a line into it")
     found = PromptFile(
@@ -210,7 +213,7 @@ def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
     if text.lstrip().startswith("["):
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise BadWorkload(
                 workload=name, why=f"it begins like a JSON array but is none: {error}", fix="correct the place named"
             ) from None
@@ -221,7 +224,7 @@ def _values(name: str, text: str) -> Iterable[tuple[int, dict[str, object]]]:
             if line.strip():
                 try:
                     lines.append((number, json.loads(line)))
-                except ValueError as error:
+                except (ValueError, RecursionError) as error:
                     raise BadWorkload(workload=name, why=f"line {number} is no JSON: {error}", fix="put one JSON object a line") from None
     for number, value in lines:
         if not isinstance(value, dict):
@@ -234,34 +237,34 @@ def _turns(name: str, number: int, value: dict[str, object]) -> tuple[list[Turn]
     body = value.get("body")
     if isinstance(body, dict):
         value = {**value, **body}
-    at_s = _number(value.get("at_s"))
+    at_s = _seconds(name, number, "at_s", value.get("at_s"))
     if at_s is None and (stamp := _number(value.get("timestamp"))) is not None:
         at_s = stamp / 1000.0
     limits = (_number(value.get(key)) for key in ("max_completion_tokens", "max_tokens", "output_tokens"))
     shared = {
         "max_tokens": next((int(limit) for limit in limits if limit is not None and limit >= 1), None),
-        "delay_s": _number(value.get("delay_s")) or 0.0,
+        "delay_s": _seconds(name, number, "delay_s", value.get("delay_s"), least=0.0) or 0.0,
         "tools": json.dumps(value["tools"]) if value.get("tools") else "",
     }
     session = value.get("session", value.get("session_id"))
     label = str(session) if session is not None else ""
-    if isinstance(value.get("messages"), list):
+    if isinstance(value.get("messages"), list) and value["messages"]:
         items = _list(value["messages"])
         messages = [_message(name, number, item) for item in items]
         return [Turn(messages=tuple(messages), recorded=_recorded(items, messages), at_s=at_s, **shared)], label  # type: ignore[arg-type]
     if isinstance(value.get("prompt"), str):
         return [Turn(messages=(("user", str(value["prompt"])),), at_s=at_s, **shared)], label  # type: ignore[arg-type]
-    if isinstance(value.get("conversations"), list):
-        messages = [_message(name, number, item, index) for index, item in enumerate(_list(value["conversations"]))]
+    talk = value.get("conversations", value.get("conversation"))
+    if isinstance(talk, list):
+        messages = [_message(name, number, item, index) for index, item in enumerate(talk)]
         asked = [index for index, (role, _) in enumerate(messages) if role == "user"]
-        if asked:
-            return [
-                Turn(messages=tuple(messages[: index + 1]), at_s=at_s if index == asked[0] else None, **shared)  # type: ignore[arg-type]
-                for index in asked
-            ], label
+        return [
+            Turn(messages=tuple(messages[: index + 1]), at_s=at_s if index == asked[0] else None, **shared)  # type: ignore[arg-type]
+            for index in asked
+        ], label
     raise BadWorkload(
         workload=name,
-        why=f"entry {number} has neither messages, prompt nor conversations with a user's turn (its keys: {', '.join(sorted(value)) or 'none'})",
+        why=f"entry {number} has neither messages, prompt nor conversations (its keys: {', '.join(sorted(value)) or 'none'})",
         fix='write for example {"messages": [{"role": "user", "content": "..."}]}',
     )
 
@@ -274,6 +277,7 @@ _ROLES = {
     "assistant": "assistant",
     "chatgpt": "assistant",
     "bard": "assistant",
+    "bing": "assistant",
     "system": "system",
 }
 
@@ -282,8 +286,8 @@ def _message(name: str, number: int, item: object, index: int = 0) -> tuple[str,
     if isinstance(item, dict):
         role = item.get("role", item.get("from", "user" if index % 2 == 0 else "assistant"))
         content = item.get("content", item.get("value"))
-        if isinstance(content, list):  # parts: those of text
-            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        if isinstance(content, list):  # parts of a multimodal message: the text ones
+            content = "".join(part["text"] for part in content if isinstance(part, dict) and isinstance(part.get("text"), str))
         if content is None and (item.get("tool_calls") or item.get("function_call")):
             content = ""
         if isinstance(content, str) and isinstance(role, str):
@@ -304,8 +308,27 @@ def _whole(item: dict[str, object], role: str) -> dict[str, object]:
     return {"role": role, **told, **{key: value for key, value in item.items() if key not in ("role", "from", "content", "value")}}
 
 
+def _check_sendable(name: str, number: int, turns: Iterable[Turn]) -> None:
+    r"""JSON can name half of a surrogate pair (``\ud83d``), as broken exports do; no request can carry it."""
+    for turn in turns:
+        kept = (json.dumps(json.loads(text), ensure_ascii=False) for text in (turn.tools, turn.recorded) if text)
+        try:
+            "".join((*kept, *(part for message in turn.messages for part in message))).encode()
+        except UnicodeEncodeError as error:
+            why = f"entry {number} has half of a surrogate pair, {error.object[error.start]!r}, which is no text"
+            raise BadWorkload(workload=name, why=why, fix="leave the line out, or write the whole character") from None
+
+
 def _list(value: object) -> Sequence[object]:
     return value if isinstance(value, list) else []
+
+
+def _seconds(name: str, number: int, key: str, value: object, least: float = -_NUMBER_LIMIT) -> float | None:
+    """A time of a recorded request. What is there and cannot be kept is no file to replay: played without, it would be another load."""
+    found = _number(value)
+    if value is None or (found is not None and found >= least):
+        return found
+    raise BadWorkload(workload=name, why=f"entry {number} has {key} {value!r}", fix=f"write {key} as a number of seconds, or leave it out")
 
 
 def _number(value: object) -> float | None:

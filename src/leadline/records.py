@@ -65,18 +65,19 @@ class Candidate(Record, frozen=True, order=True):
 
 
 class Level(Record, frozen=True, order=True):
-    """One workload played at one concurrency (closed loop) or one arrival rate (open loop)."""
+    """One workload played at one concurrency (closed loop) or one arrival rate (open loop), or a file at the times it was recorded at."""
 
     workload: str
     concurrency: int
     """Requests kept open by the client; 0 when the loop is open."""
     rate_rps: float | None = None
-    """Scheduled arrivals a second; ``None`` when the loop is closed."""
+    """Scheduled arrivals a second; ``None`` when the loop is closed, or the file has times of its own."""
 
     @property
     def label(self) -> str:
-        load = f"c={self.concurrency}" if self.rate_rps is None else f"{self.rate_rps:g}/s"
-        return f"{self.workload} {load}"
+        if self.rate_rps is not None:
+            return f"{self.workload} {self.rate_rps:g}/s"
+        return f"{self.workload} c={self.concurrency}" if self.concurrency else f"{self.workload} at its own times"
 
 
 class Command(Record, frozen=True):

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from . import __version__, inspecting, journal, measure, ready, traffic
-from .bench import BenchResult, show_line
+from .bench import BenchResult, planned_levels, show_line
 from .bench import run as bench_run
 from .campaign import Campaign, RealHands
 from .config import Settings, levels
@@ -284,6 +284,7 @@ def bench(
 ) -> BenchResult:
     """Measure a service as it stands: one that runs, or a command that is run for the purpose. (``cli`` sees to URLs itself.)"""
     place = parse_target(target)
+    planned_levels(settings.measure, rates)  # refused before a command is started, which may take minutes
     opened = open_target(target, settings, journal.home() / "targets")
     supervisor, launch = opened.supervisor, None
     try:

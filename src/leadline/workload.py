@@ -37,7 +37,7 @@ class Prompt(Record, frozen=True):
     """(role, text) pairs in order."""
     max_tokens: int
     due_s: float | None = None
-    """Replay: seconds after the start of the level; ``None`` = as the level's loop says."""
+    """Replay: not before so many seconds after the start of the level; ``None`` = as the level's loop says."""
     after: str = ""
     """Replay: id of the prompt (earlier turn of the session) that must have been answered."""
     delay_s: float = 0.0
@@ -244,7 +244,7 @@ def _replayed(source: PromptFile, seed: int, block: int, max_tokens: int, repeat
     prompts: list[Prompt] = []
     for at, session in enumerate(source.sessions, block * len(source.sessions)):
         prompts.extend(_session(source, session, f"{at}", seed, block, max_tokens))
-    first = min(prompt.due_s for prompt in prompts if prompt.due_s is not None)
+    first = min(prompt.due_s for prompt in prompts if prompt.due_s is not None and not prompt.after)
     return tuple(msgspec.structs.replace(prompt, due_s=prompt.due_s - first) if prompt.due_s is not None else prompt for prompt in prompts)
 
 
@@ -257,7 +257,7 @@ def _session(source: PromptFile, session: Sequence[Turn], label: str, seed: int,
                 messages=turn.messages,
                 recorded=turn.recorded,
                 max_tokens=min(turn.max_tokens or max_tokens, max_tokens),
-                due_s=turn.at_s if number == 0 else None,
+                due_s=turn.at_s if source.timed else None,
                 after=made[-1].prompt_id if made else "",
                 delay_s=turn.delay_s,
                 tools=turn.tools,

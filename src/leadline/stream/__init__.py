@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 
 from ..errors import DiskFull, MeasurementInvalid, NotServing
 from . import plan as planning
+from .loop import NO_SPACE, NO_SPACE_STATUS
 from .plan import Endpoint, Plan, Shot
 
 if TYPE_CHECKING:  # numpy is loaded when there is something to read: the load begins a tenth of a second sooner
@@ -166,7 +167,7 @@ class _Process:
             _write_private(self._plan, plan)
             _write_private(self._trace, b"")
         except OSError as error:
-            raise DiskFull(path=self._plan) if error.errno == 28 else error from error
+            raise DiskFull(path=self._plan) if error.errno in NO_SPACE else error from error
 
     def __enter__(self) -> _Process:
         # its standard input is our hold on it: when we are gone, it reads the end of the file and stops
@@ -182,7 +183,6 @@ class _Process:
         """Connected and rehearsed. A process that ends instead says why with its status, which :meth:`trace` reads."""
         assert self._child.stdout is not None
         os.read(self._child.stdout.fileno(), 1)
-        self._plan.unlink(missing_ok=True)  # it has been read, and the headers in it may hold a key
 
     def start(self, at_ns: int) -> None:
         assert self._child.stdin is not None
@@ -199,6 +199,8 @@ class _Process:
         assert self._child.stderr is not None
         complaint = self._child.stderr.read().decode("utf-8", "replace").strip()
         status = self._child.wait(_GRACE_S)
+        if status == NO_SPACE_STATUS:
+            raise DiskFull(path=self._trace)
         if status:
             raise MeasurementInvalid(
                 level="the load",

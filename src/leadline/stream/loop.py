@@ -9,7 +9,7 @@ difference is this process's own lag.
 When every connection is there, and what is to be rehearsed has been played on them, it says ``r`` on standard output and waits
 for a line on standard input: the monotonic ns at which to start, 0 = now. Then it says one ``.`` for each request that ended.
 
-PLAN is one line of JSON (:class:`~leadline.stream.plan.Plan` writes it) followed by the bytes of all requests.  TRACE is
+PLAN is one line of JSON (:class:`~leadline.stream.plan.Plan` writes it) followed by the bytes of all requests; it is removed once read.  TRACE is
 a sequence of frames, header ``<BxxxII`` = tag, request number, payload length:
 
 === ==========================================================================================================
@@ -53,6 +53,9 @@ HEADER = struct.Struct("<BxxxII")
 SENT = struct.Struct("<BxxxIIqqq")
 ENDED = struct.Struct("<BxxxIIq")
 CLOSED, CHUNKED, LENGTH, UNTIL_CLOSE, HEAD = range(5)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
+NO_SPACE_STATUS = 28
+"""What the process ends with when there is no room for its trace."""
 GONE = "the process that started the load is gone"
 READS_KEPT = 1024
 """Bring reads to the trace when there are so many: few enough not to be missed, 0.3 ms of work."""
@@ -390,8 +393,10 @@ class Loop:
         self.news += not self.rehearsing
         self.answered += how == "complete"
         for follower in self.followers.pop(number, ()):
-            heapq.heappush(self.ready, (now + self.requests[follower][2] * 1000, follower))
-        if how == "complete" and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers or self.rehearsing):
+            due_us, _, delay_us, _ = self.requests[follower]
+            heapq.heappush(self.ready, (max(now + delay_us * 1000, self.start_ns + due_us * 1000), follower))
+        whole = how == "complete" and not flow.out  # answered before all of it was sent: the server still waits for the rest
+        if whole and flow.keep and self.reuse and flow.sock is not None and (self.ready or self.followers or self.rehearsing):
             flow.used += 1
             self.idle.append(flow)
         else:
@@ -786,4 +791,11 @@ def tls_context(options: dict[str, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    Loop(sys.argv[1], sys.argv[2]).run()
+    try:
+        player = Loop(sys.argv[1], sys.argv[2])
+        os.unlink(sys.argv[1])  # the headers in it may hold a key, and whoever wrote it may be killed before it can
+        player.run()
+    except OSError as problem:
+        if problem.errno not in NO_SPACE:
+            raise
+        sys.exit(NO_SPACE_STATUS)

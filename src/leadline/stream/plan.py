@@ -7,6 +7,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ..errors import BadTarget
+from ..mask import mask
 
 
 class Endpoint(NamedTuple):
@@ -29,11 +30,11 @@ class Shot(NamedTuple):
 
     body: bytes
     due_s: float | None = None
-    """Open loop: seconds after the start; ``None`` = as soon as a connection is free."""
+    """Open loop: seconds after the start; ``None`` = as soon as a connection is free, or with ``after`` as soon as that allows."""
     after: int = -1
     """Number of the request that must have ended before (the earlier turn of a session)."""
     delay_s: float = 0.0
-    """Pause after that end."""
+    """Pause after that end, at least: the request is sent at ``due_s`` if that is later."""
 
 
 class Plan(NamedTuple):
@@ -67,6 +68,12 @@ def endpoint(url: str) -> Endpoint:
         raise BadTarget(target=url, hint="the port is a number up to 65535") from None
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise BadTarget(target=url, hint="for example http://127.0.0.1:8080")
+    if parts.username is not None or parts.password is not None:
+        raise BadTarget(target=mask(url), hint="a name or password in it is not sent: give --header 'Authorization: Basic ...' instead")
+    if parts.query or parts.fragment:
+        raise BadTarget(target=mask(url), hint="what stands behind ? or # is not sent: leave it out")
+    if not url.isascii():
+        raise BadTarget(target=url, hint="write a path with %XX for what is not ASCII, and a host name as xn--...")
     path = parts.path.rstrip("/").removesuffix("/v1")
     return Endpoint(parts.scheme == "https", parts.hostname, port or (443 if parts.scheme == "https" else 80), path)
 
@@ -78,6 +85,7 @@ def request(plan: Plan, body: bytes, path: str = "/v1/chat/completions") -> byte
         f"Host: {plan.endpoint.authority}",
         "Content-Type: application/json",
         "Accept: text/event-stream",
+        "Accept-Encoding: identity",  # whoever packs a stream holds events back
         f"Content-Length: {len(body)}",
     ]
     for name, value in plan.headers:

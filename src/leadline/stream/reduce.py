@@ -328,7 +328,7 @@ def reduce(traces: Sequence[RequestTrace], asked: Sequence[Asked], *, start_ns: 
 def _answered(trace: RequestTrace) -> _Answered:
     raw, stream, rest = trace.raw, _Stream(), b""
     answer = wire.response(raw, closed=trace.how in ("eof", "reset", "complete")) if raw else None
-    streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip() == "text/event-stream"
+    streamed = answer is not None and answer.status == 200 and answer.content_type.split(";")[0].strip().lower() == "text/event-stream"
     if answer is not None and answer.regular_at >= 0 and not (streamed and stream.take_regular(raw, answer.regular_at)):
         answer = wire.response(raw, closed=True, regular=False)
     if answer is not None and answer.regular_at < 0 and streamed:
@@ -519,23 +519,28 @@ class _Timed(NamedTuple):
 def _timed(sent_ns: int, clocked: _Clocked, counts: list[int], tokens: int) -> _Timed:
     if not counts:
         return _Timed()
-    first = counts[0] or 1
+    first = max(1, counts[0])
+    counted = len(counts) > 1 and counts[0] > 0 and all(before <= after for before, after in itertools.pairwise(counts))
     later = tokens - first
     return _Timed(
         ttft_ms=(clocked.began_ns - sent_ns) / 1e6,
         e2e_ms=(clocked.ended_ns - sent_ns) / 1e6,
         tpot_ms=(clocked.ended_ns - clocked.began_ns) / 1e6 / later if later > 0 else None,
         tokens_first=first,
-        step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if len(counts) > 1 and all(counts) else (),
+        step_tokens=(first, *(after - before for before, after in itertools.pairwise(counts))) if counted else (),
     )
 
 
 def _tokens(stream: _Stream) -> tuple[int, str]:
-    """Output tokens and where the count comes from: what the server says, before what we could count."""
-    if stream.usage is not None and stream.usage.completion_tokens is not None:
+    """Output tokens and where the count comes from: what the server says, before what we could count.
+
+    A count below one beside text that came says nothing (proxies fill in zeros).
+    """
+    least = 1 if stream.times_at else 0
+    if stream.usage is not None and stream.usage.completion_tokens is not None and stream.usage.completion_tokens >= least:
         closing = stream.finish is not None or stream.done
         return stream.usage.completion_tokens, "usage" if closing else "continuous_usage"
-    if stream.timings is not None and stream.timings.predicted_n is not None:
+    if stream.timings is not None and stream.timings.predicted_n is not None and stream.timings.predicted_n >= least:
         return stream.timings.predicted_n, "timings"
     return (len(stream.times_at), "chunks") if stream.times_at else (0, "none")
 
@@ -549,6 +554,13 @@ _ENDS = {
     "": Outcome.ABORTED,
 }
 _STATUS = {429: Outcome.HTTP_429, 503: Outcome.HTTP_503}
+_CUT = ("abort", "error")
+"""Values of ``finish_reason`` by which vLLM (``v1/engine/__init__.py``) and SGLang say that they broke a request off."""
+
+
+def _body(answer: wire.Response) -> str:
+    """How it begins."""
+    return b"".join(piece.data for piece in answer.pieces)[:300].decode("utf-8", "replace")
 
 
 def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked) -> tuple[Outcome, str]:
@@ -557,11 +569,15 @@ def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked
     if answer is not None and (answer.fault or trace.how == "malformed"):
         return Outcome.MALFORMED_HTTP, answer.fault or "chunk size is not hexadecimal"
     if answer is not None and answer.status is not None and answer.status != 200:
-        body = b"".join(piece.data for piece in answer.pieces)[:300].decode("utf-8", "replace")
-        retry = f" (retry-after {answer.retry_after})" if answer.retry_after else ""
-        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{retry}: {body}"
+        more = f" (retry-after {answer.retry_after})" if answer.retry_after else ""
+        more += f" to {answer.location}, which is not followed" if answer.location else ""
+        return _STATUS.get(answer.status, Outcome.HTTP_ERROR), f"HTTP {answer.status}{more}: {_body(answer)}"
+    if answer is not None and answer.encoding not in ("", "identity"):
+        return Outcome.MALFORMED_SSE, f"content encoding {answer.encoding!r} where none was asked for"
     if stream.error:
         return Outcome.ERROR_EVENT, stream.error
+    if stream.finish in _CUT:
+        return Outcome.ERROR_EVENT, f"finish_reason {stream.finish} after {len(stream.times_at)} events"
     if trace.how in _ENDS:
         return _ENDS[trace.how], trace.detail or f"after {len(stream.times_at)} events"
     if stream.malformed:
@@ -569,7 +585,7 @@ def _outcome(trace: RequestTrace, answered: _Answered, tokens: int, asked: Asked
     if answer is None or not answer.complete:
         return Outcome.EARLY_EOF, f"connection closed after {len(trace.raw)} bytes, {len(stream.times_at)} events"
     if not streamed:
-        return Outcome.MALFORMED_SSE, f"content type {answer.content_type!r} where text/event-stream was asked for"
+        return Outcome.MALFORMED_SSE, f"content type {answer.content_type!r} where text/event-stream was asked for: {_body(answer)}"
     if rest.strip():
         return Outcome.MALFORMED_SSE, f"the stream ends inside an event: {rest[:120].decode('utf-8', 'replace')}"
     if stream.finish is None and not stream.done:

@@ -43,6 +43,10 @@ class Response(NamedTuple):
     fault: str
     """What broke HTTP, empty when nothing did."""
     retry_after: str = ""
+    location: str = ""
+    """Where a redirection points to; it is not followed."""
+    encoding: str = ""
+    """What the body was packed with, which nobody asked for."""
     regular_at: int = -1
     """Where the body begins, if it ends as one does that has an event a chunk; ``pieces`` is then left to :func:`regular`."""
 
@@ -162,7 +166,7 @@ def _slow(raw: bytes, closed: bool) -> Response:
     connection.send(h11.Request(method="POST", target="/", headers=[("host", "x"), ("content-length", "0")]))
     connection.send(h11.EndOfMessage())
     status: int | None = None
-    content_type = retry_after = ""
+    content_type = retry_after = location = encoding = ""
     pieces: list[Piece] = []
     complete = False
     fault = ""
@@ -179,6 +183,8 @@ def _slow(raw: bytes, closed: bool) -> Response:
                     fields = dict(event.headers)
                     content_type = fields.get(b"content-type", b"").decode("latin-1")
                     retry_after = fields.get(b"retry-after", b"").decode("latin-1")
+                    location = fields.get(b"location", b"").decode("latin-1")
+                    encoding = fields.get(b"content-encoding", b"").decode("latin-1").lower()
                 elif isinstance(event, h11.Data):
                     pieces.append(Piece(bytes(event.data), fed))
                 elif isinstance(event, h11.EndOfMessage):
@@ -193,7 +199,7 @@ def _slow(raw: bytes, closed: bool) -> Response:
         fault = str(error)
     if "peer closed connection" in fault:
         fault = ""  # an early end, which the caller tells from how the connection ended
-    return Response(status, content_type, pieces, complete, fault, retry_after)
+    return Response(status, content_type, pieces, complete, fault, retry_after, location, encoding)
 
 
 def _parts(raw: bytes) -> Iterator[bytes]:
