@@ -83,9 +83,10 @@ def play(
 ) -> BlockResult:
     """Play ``prompts`` at ``level`` and reduce what happened.
 
-    All of it, what is played beforehand included, ends after ``settings.level_limit_s``. ``cpu_s`` reads the server's CPU seconds so far; it is called just before and after. ``rehearsal`` is played first, on the same
-    connections, and counts for nothing. ``tick`` is told the number of ended requests. Raises NotServing when no connection can be made
-    at all or the whole rehearsal failed, BadTarget, DiskFull, MeasurementInvalid.
+    All of it, what is played beforehand included, ends after ``settings.level_limit_s``. ``cpu_s`` reads the server's CPU seconds so far; it
+    is called just before and after. ``rehearsal`` is played first, on the same connections, and counts for nothing. ``tick`` is told the
+    number of ended requests. Raises NotServing when no connection can be made at all or the whole rehearsal failed, BadTarget, DiskFull,
+    MeasurementInvalid.
     """
     plan = plan_of(base_url, level, prompts, block=block, model=model, settings=settings, options=options, rehearsal=rehearsal)
     processes = options.processes or _load_processes(plan.connections)
