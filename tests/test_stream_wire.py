@@ -205,6 +205,13 @@ def test_a_length_that_no_chunk_can_have_is_not_read_in_bulk(instead: bytes) -> 
     assert not reduce._Stream().take_regular(raw, len(HEAD))
 
 
+def test_a_chunk_that_has_no_choices_may_say_so_in_every_way() -> None:
+    for said_of_none in (b'"choices":[],', b'"choices":null,', b""):
+        stream = reduce._Stream()
+        stream.take(b"{" + said_of_none + b'"usage":{"completion_tokens":3}}', 10)
+        assert (stream.malformed, stream.usage and stream.usage.completion_tokens) == ("", 3)
+
+
 def test_text_that_looks_like_framing_is_text() -> None:
     inner = "\n\n\r\n5\r\ndata: {\r\n0\r\n\r\n"
     raw = HEAD + chunk(b"data: " + delta(inner) + b"\n\n") + chunk(b"data: [DONE]\n\n") + END

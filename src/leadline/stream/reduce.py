@@ -91,7 +91,7 @@ class _Timings(msgspec.Struct, gc=False):
 class _Chunk(msgspec.Struct, gc=False):
     object: str | None = None
     message: msgspec.Raw = _ABSENT
-    choices: list[_Choice] = []
+    choices: list[_Choice] | None = None
     usage: _Usage | None = None
     timings: _Timings | None = None
     error: msgspec.Raw = _ABSENT
@@ -105,7 +105,7 @@ _CONTENT = re.compile(rb'"content": ?"')
 
 def _text(chunk: _Chunk) -> str:
     """The text of a chunk that says nothing else; empty when it does, or holds none."""
-    if len(chunk.choices) != 1 or chunk.usage is not None or chunk.timings is not None or chunk.error is not _ABSENT:
+    if not chunk.choices or len(chunk.choices) > 1 or chunk.usage is not None or chunk.timings is not None or chunk.error is not _ABSENT:
         return ""
     choice = chunk.choices[0]
     delta = choice.delta
@@ -264,7 +264,7 @@ class _Stream:
         elif chunk.object == "error":
             self.fail(bytes(chunk.message) or b"an error object without a message")
         bearing = False
-        for choice in chunk.choices:
+        for choice in chunk.choices or ():
             self.finish = choice.finish_reason or self.finish
             delta = choice.delta
             if delta is None:
