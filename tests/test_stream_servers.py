@@ -296,6 +296,24 @@ def test_a_rehearsal_leaves_connections_and_nothing_else(script: Script, process
             assert result.client.reconnects == 0
 
 
+def closes_and_lingers(peer: socket.socket, number: int) -> bool:
+    """The end of the answer and that of the connection in one packet; what comes later is read and not answered, as some servers close."""
+    peer.sendall(CHUNKED + chunk(EVENT) * 4)
+    time.sleep(0.05)
+    peer.send(chunk(LAST) + b"0\r\n\r\n", socket.MSG_MORE)
+    peer.shutdown(socket.SHUT_WR)
+    while peer.recv(65536):
+        pass
+    return False
+
+
+@pytest.mark.parametrize("connections", [1, 4])
+def test_a_connection_that_was_closed_with_the_last_word_is_not_used_again(connections: int) -> None:
+    with serving(closes_and_lingers) as server:
+        result = play(server, 2 * connections, connections, rehearsed=connections)
+    assert served(result) == [(Outcome.OK, 4, 4)] * 2 * connections
+
+
 def test_a_key_does_not_lie_on_the_disk_while_the_load_rehearses(tmp_path: Path) -> None:
     seen: list[list[str]] = []
 

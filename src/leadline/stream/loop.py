@@ -486,6 +486,13 @@ class Loop:
             for fd, event in self.epoll.poll(0.05):
                 if fd in self.flows:
                     self.ready_flow(self.flows[fd], event)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """Have reported once more what there is on idle connections: an edge is reported once, and whoever got it had no use for it."""
+        for flow in self.idle:
+            if flow.connected:
+                self.watch(flow)
 
     def rehearse(self) -> None:
         """Play the leading requests in a closed loop and keep their connections; stop if not one was answered."""
@@ -500,6 +507,7 @@ class Loop:
             self.stopped = self.stopped or "no request of the rehearsal was answered"
         if self.stopped:  # what is still open ends with the rest
             return
+        self.look_again()
         for fd, _ in self.epoll.poll(0.01, 4096):  # what the server ended meanwhile is connected again before the clock starts
             if fd in self.flows:
                 self.drop(self.flows[fd])
