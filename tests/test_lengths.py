@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,15 +18,6 @@ from leadline.errors import BadWorkload, MeasurementInvalid, NotServing
 from leadline.records import Level
 
 SETTINGS = Measure(concurrency=(2,), max_tokens=4, prompts=8, max_blocks=1, idle_timeout_s=5, input_tokens=400)
-
-
-@pytest.fixture(scope="module")
-def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[loadmock.Mock]:
-    if loadmock.COMPILER is None:
-        pytest.skip("the ground-truth server needs a C compiler")
-    server = loadmock.Mock(loadmock.build(tmp_path_factory.mktemp("mock")))
-    yield server
-    server.close()
 
 
 # -- the text ----------------------------------------------------------------------------------------------------------
@@ -65,13 +55,16 @@ def test_it_is_found_on_any_tokenizer(plain: float, density: float, more: int, w
         asked.append(characters)
         return plain + max(0.0, characters - waste) / density
 
-    found = lengths._background(count, plain, wanted)
+    found = lengths._background(count, "chat", plain, wanted)
     assert lengths._close(plain if found == 0 else count(found), wanted) or abs(count(found) - wanted) <= 1 / density
     assert len(asked) <= lengths.ROUNDS + 2
 
 
-def test_a_server_that_counts_the_same_whatever_it_is_sent_ends_the_search() -> None:
-    assert lengths._background(lambda characters: 300.0, 300.0, 400) >= 0
+def test_a_server_that_counts_the_same_whatever_it_is_sent_is_no_server_to_ask() -> None:
+    asked: list[int] = []
+    with pytest.raises(MeasurementInvalid, match="400 input tokens were asked for, and the server counts 300 at the nearest"):
+        lengths._background(lambda characters: asked.append(characters) or 300.0, "chat", 300.0, 400)  # type: ignore[func-returns-value]
+    assert len(asked) == lengths.ROUNDS
 
 
 # -- with a server -----------------------------------------------------------------------------------------------------

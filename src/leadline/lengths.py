@@ -22,6 +22,8 @@ PROBES = 4
 ROUNDS = 6
 CLOSE = 0.005
 """A mean within this share of what was asked for, or within half a token, is close enough."""
+FAR = 0.05
+"""The nearest that was found must be within this share, or two tokens."""
 FIRST_CHARACTERS = 4
 """A token of English text, for the first try."""
 
@@ -43,17 +45,24 @@ def backgrounds(base_url: str, *, model: str, settings: Measure, options: measur
                 why=f"its prompts have {tokens:.0f} input tokens as they are, and {settings.input_tokens} were asked for",
                 fix="ask for more --input-tokens (measure.input_tokens), or take a workload of shorter prompts",
             )
-    return {name: _background(functools.partial(count, name), tokens, settings.input_tokens) for name, tokens in plain.items()}
+    return {name: _background(functools.partial(count, name), name, tokens, settings.input_tokens) for name, tokens in plain.items()}
 
 
-def _background(count: Callable[[int], float], plain: float, wanted: int) -> int:
-    """Characters with which ``count`` says ``wanted``, or comes nearest to it; without any it says ``plain``."""
+def _background(count: Callable[[int], float], name: str, plain: float, wanted: int) -> int:
+    """Characters with which ``count`` says ``wanted``, or comes nearest to it; without any it says ``plain``. Raises MeasurementInvalid."""
     tried = [(0, plain)]
     characters = round(FIRST_CHARACTERS * (wanted - plain))
     while not _close(tried[-1][1], wanted) and len(tried) <= ROUNDS:
         tried.append((characters, count(characters)))
         characters = next_try(tried, wanted)
-    return min(tried, key=lambda one: abs(one[1] - wanted))[0]
+    nearest, tokens = min(tried, key=lambda one: abs(one[1] - wanted))
+    if abs(tokens - wanted) > max(2.0, FAR * wanted):
+        raise MeasurementInvalid(
+            level=name,
+            why=f"{wanted} input tokens were asked for, and the server counts {tokens:.0f} at the nearest, with {nearest} more characters",
+            fix="ask for another number of --input-tokens (measure.input_tokens), or leave it out",
+        )
+    return nearest
 
 
 def _close(tokens: float, wanted: int) -> bool:
