@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -292,15 +291,6 @@ def test_nobody_there() -> None:
         bench.run("http://127.0.0.1:9", SETTINGS)
     with pytest.raises(NotServing, match="warm-up requests failed: refused"):
         bench.run("http://127.0.0.1:9", SETTINGS, model="m")
-
-
-@pytest.fixture(scope="module")
-def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[loadmock.Mock]:
-    if loadmock.COMPILER is None:
-        pytest.skip("the ground-truth server needs a C compiler")
-    server = loadmock.Mock(loadmock.build(tmp_path_factory.mktemp("mock")))
-    yield server
-    server.close()
 
 
 def test_a_run_stops_by_rule_and_writes_after_every_block(mock: loadmock.Mock, tmp_path: Path) -> None:

@@ -29,13 +29,6 @@ SETTINGS = Measure(idle_timeout_s=0.5, level_limit_s=20)
 pytestmark = pytest.mark.skipif(loadmock.COMPILER is None, reason="the ground-truth server needs a C compiler")
 
 
-@pytest.fixture(scope="module")
-def mock(tmp_path_factory: pytest.TempPathFactory) -> Iterator[loadmock.Mock]:
-    server = loadmock.Mock(loadmock.build(tmp_path_factory.mktemp("mock")))
-    yield server
-    server.close()
-
-
 def play(
     mock: loadmock.Mock, concurrency: int, count: int, *, max_tokens: int = 20, settings: Measure = SETTINGS, **options: object
 ) -> BlockResult:
