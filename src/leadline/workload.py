@@ -60,7 +60,7 @@ class Template(Record, frozen=True):
     fill: dict[str, tuple[str, ...]]
 
 
-@functools.lru_cache(32)  # they are asked for when a run is checked, and by every candidate of a campaign
+@functools.lru_cache(4)  # they are asked for when a run is checked, and again when it is played; many long ones would fill the memory
 def blocks(workload: str, *, seed: int, block: int, count: int, max_tokens: int, background: int = 0) -> tuple[Prompt, ...]:
     """The ``count`` prompts of block number ``block`` (from 0) of a built-in workload. Raises :class:`~leadline.errors.BadWorkload`.
 
